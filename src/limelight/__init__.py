@@ -1,0 +1,65 @@
+"""Self-attention you can see, at full speed.
+
+    import limelight as ll
+
+    out = ll.attend(q, k, v, mask=ll.causal())      # exact, fused, memory linear in the sequence
+    rec = ll.look("The animal didn't cross ...")    # what every token attends to
+
+The names below load on first use, so that `limelight --help` need not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from limelight.ops.attend import attend as attend
+    from limelight.ops.attend import explain_choice as explain_choice
+    from limelight.ops.bias import alibi as alibi
+    from limelight.ops.drop_in import MultiheadAttention as MultiheadAttention
+    from limelight.ops.drop_in import scaled_dot_product_attention as scaled_dot_product_attention
+    from limelight.ops.masks import anchors as anchors
+    from limelight.ops.masks import blocks as blocks
+    from limelight.ops.masks import causal as causal
+    from limelight.ops.masks import dilated as dilated
+    from limelight.ops.masks import documents as documents
+    from limelight.ops.masks import padding as padding
+    from limelight.ops.masks import window as window
+    from limelight.ops.packed import attend_packed as attend_packed
+    from limelight.shapes import LimelightError as LimelightError
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "attend": "ops.attend",
+    "explain_choice": "ops.attend",
+    "attend_packed": "ops.packed",
+    "alibi": "ops.bias",
+    "anchors": "ops.masks",
+    "blocks": "ops.masks",
+    "causal": "ops.masks",
+    "dilated": "ops.masks",
+    "documents": "ops.masks",
+    "padding": "ops.masks",
+    "window": "ops.masks",
+    "scaled_dot_product_attention": "ops.drop_in",
+    "MultiheadAttention": "ops.drop_in",
+    "LimelightError": "shapes",
+}
+"""Where each public name lives."""
+
+__all__ = [*_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'limelight' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"limelight.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,23 @@
+"""The command line: parsing and printing only."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """Run `limelight`; whatever a person can mend is said in one line, without a traceback."""
+    import sys
+
+    from limelight.cli.app import app
+
+    try:
+        app()
+    except ValueError as error:
+        from limelight.shapes import LimelightError  # here, since it brings torch with it
+
+        if not isinstance(error, LimelightError):
+            raise
+        print(f"limelight: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+__all__ = ["main"]

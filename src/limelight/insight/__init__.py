@@ -1,0 +1,1 @@
+"""What attention means: measured, not assumed."""

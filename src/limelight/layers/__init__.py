@@ -1,0 +1,1 @@
+"""Layers built on the operation."""

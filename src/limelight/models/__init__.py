@@ -1,0 +1,1 @@
+"""Encoders, decoders and Transformers, and real checkpoints."""

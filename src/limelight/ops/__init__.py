@@ -1,0 +1,1 @@
+"""The operation: attend, its masks and biases, and the implementations behind it."""

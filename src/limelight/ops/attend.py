@@ -1,0 +1,107 @@
+"""The one operation: exact attention over whatever implementation serves best."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from limelight.ops import native, reference
+from limelight.ops.bias import Alibi
+from limelight.ops.mask_rules import Mask
+from limelight.ops.problem import Problem, check_problem
+from limelight.shapes import OptionError, UnavailableError
+
+Implementation = Literal["auto", "native", "reference"]
+
+
+class Choice(NamedTuple):
+    """Which implementation serves a call, and why."""
+
+    impl: Literal["native", "reference"]
+    reason: str
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | Alibi | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    impl: Implementation = "auto",
+) -> Tensor:
+    """Every query takes a weighted mix of the values, weighted by how well it matches their keys.
+
+        output_i = Σ_j weights_ij · value_j
+        weights_i = softmax_j(scale · query_i · key_j)
+
+    Args:
+        query: `b h i d`; any strides as long as the last axis is dense.
+        key: `b g j d`, where g divides h: grouped heads share keys (GQA, MQA).
+        value: `b g j e`; e may differ from d.
+        mask: a mask value such as `causal() & window(256)`, or a bool tensor that broadcasts to
+            `b h i j`. True = may attend. A row that may attend to nothing gives zeros.
+        bias: added to the scaled scores: a tensor that broadcasts to `b h i j`, or `alibi(heads)`.
+        scale: 1/√d unless given.
+        softcap: scores become cap·tanh(score/cap) before bias and mask (Gemma 2).
+        dropout: the chance that a weight is dropped, drawn from torch's default generator.
+        impl: "auto" picks (`explain_choice` says what and why); "native" and "reference" are
+            served as asked or raise.
+
+    >>> import torch, limelight as ll
+    >>> q = k = v = torch.eye(2).view(1, 1, 2, 2)
+    >>> ll.attend(q, k, v, scale=1.0, mask=ll.causal())
+    tensor([[[[1.0000, 0.0000],
+              [0.2689, 0.7311]]]])
+    """
+    problem = check_problem(
+        query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, dropout=dropout
+    )
+    return run(problem, impl)[0]
+
+
+def run(problem: Problem, impl: Implementation) -> tuple[Tensor, Tensor]:
+    """The output and the log-sum-exp of a checked problem."""
+    if choose(problem, impl).impl == "native":
+        return native.attend(problem)
+    return reference.attend(problem)
+
+
+def choose(problem: Problem, impl: Implementation) -> Choice:
+    """Pick an implementation; raise where one was asked for by name and cannot serve."""
+    if impl == "reference":
+        return Choice("reference", "asked for by name")
+    if impl not in ("auto", "native"):
+        raise OptionError(f"impl must be 'auto', 'native' or 'reference', found {impl!r}")
+    obstacle = native.obstacle(problem)
+    if obstacle is None:
+        return Choice("native", "the fused CPU kernel serves this call")
+    if impl == "native":
+        raise UnavailableError(f"impl='native' cannot serve this call: {obstacle}")
+    if native.missing() is not None:
+        _say_once(f"limelight runs on its slower PyTorch form: {native.missing()}")
+    return Choice("reference", obstacle)
+
+
+def explain_choice(
+    query: Tensor, key: Tensor, value: Tensor, *, impl: Implementation = "auto", **options: Any
+) -> Choice:
+    """What `attend` would run for these arguments, and why; nothing is computed.
+
+    >>> import torch, limelight as ll
+    >>> x = torch.zeros(1, 1, 4, 8, dtype=torch.float64)
+    >>> print(ll.explain_choice(x, x, x).impl)
+    reference
+    """
+    return choose(check_problem(query, key, value, **options), impl)
+
+
+@cache
+def _say_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)

@@ -1,0 +1,45 @@
+"""Structural biases: a rule added to the scores without a table of size n²."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from limelight.shapes import OptionError, ShapeError, shape_text
+
+
+@dataclass(frozen=True, eq=False)
+class Alibi:
+    """Attention with linear biases: score − slope_h · |p_i − j|, p_i the query's position.
+
+    Press et al. 2021, https://arxiv.org/abs/2108.12409
+    """
+
+    slopes: Tensor
+
+
+def alibi(slopes: int | Sequence[float] | Tensor) -> Alibi:
+    """ALiBi with one slope a head; a number of heads stands for the paper's slopes.
+
+    >>> alibi(8).slopes.tolist()
+    [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]
+    """
+    if isinstance(slopes, int):
+        return Alibi(torch.tensor(_paper_slopes(slopes), dtype=torch.float32))
+    table = torch.as_tensor(slopes, dtype=torch.float32)
+    if table.ndim != 1:
+        raise ShapeError(f"alibi slopes must have 1 axis (h), found {shape_text(table)}")
+    return Alibi(table)
+
+
+def _paper_slopes(heads: int) -> list[float]:
+    """2^(−8/h), 2^(−16/h), ...; between powers of two the next power's odd ones fill up."""
+    if heads < 1:
+        raise OptionError(f"alibi needs at least 1 head, found {heads}")
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * (t + 1) / power) for t in range(power)]
+    finer = [2.0 ** (-8.0 * (t + 1) / (2 * power)) for t in range(0, 2 * power, 2)]
+    return slopes + finer[: heads - power]

@@ -1,0 +1,195 @@
+"""Doors for code written against PyTorch: the same signatures and meanings, our kernels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from limelight.ops.attend import attend
+from limelight.ops.mask_rules import Mask
+from limelight.ops.masks import causal
+from limelight.shapes import DtypeError, OptionError, ShapeError, shape_text
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.scaled_dot_product_attention`, argument for argument.
+
+    Its meanings are kept: a bool `attn_mask` is True where a query may attend, a float one is
+    added to the scores, `is_causal` is aligned upper-left, leading axes broadcast (`... h i d`; two
+    axes are one head), and fewer key heads than query heads need `enable_gqa=True`.
+
+    >>> import torch, limelight as ll
+    >>> q, k, v = torch.randn(3, 2, 4, 5, 8)
+    >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    >>> torch.allclose(ll.scaled_dot_product_attention(q, k, v, is_causal=True), theirs, atol=1e-5)
+    True
+    """
+    if is_causal and attn_mask is not None:
+        raise OptionError("attn_mask must be None when is_causal=True, found both")
+    lead, query, key, value = _four_axes(query, key, value, enable_gqa)
+    mask = causal(diagonal=0) if is_causal else None
+    bias = None
+    if attn_mask is not None:
+        attn_mask = _mask_to_four_axes(attn_mask, lead)
+        if attn_mask.dtype == torch.bool:
+            mask = attn_mask
+        else:
+            bias = attn_mask
+    output = attend(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout_p)
+    return output.reshape(*lead, *output.shape[-2:])
+
+
+def _four_axes(
+    query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
+) -> tuple[tuple[int, ...], Tensor, Tensor, Tensor]:
+    """The output's leading axes, and the three tensors as `b h i d`."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if tensor.ndim < 2:
+            raise ShapeError(f"{name} must have at least 2 axes, found {shape_text(tensor)}")
+    if enable_gqa:
+        # Heads are not broadcast but grouped; everything before them must agree.
+        lead = tuple(query.shape[:-2])
+        query, key, value = (
+            tensor.reshape(-1, *tensor.shape[-3:]) for tensor in (query, key, value)
+        )
+        return lead, query, key, value
+    if query.shape[:-2] == key.shape[:-2] == value.shape[:-2] and query.ndim == 4:
+        return tuple(query.shape[:-2]), query, key, value
+    try:
+        lead = tuple(torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2]))
+    except RuntimeError:
+        raise ShapeError(
+            f"query {shape_text(query)}, key {shape_text(key)} and value {shape_text(value)} "
+            "have leading axes that do not broadcast; grouped heads need enable_gqa=True"
+        ) from None
+    heads = lead[-1] if lead else 1
+    batch = math.prod(lead[:-1])
+    query, key, value = (
+        tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
+        for tensor in (query, key, value)
+    )
+    return lead, query, key, value
+
+
+def _mask_to_four_axes(attn_mask: Tensor, lead: tuple[int, ...]) -> Tensor:
+    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
+        raise DtypeError(f"attn_mask is {attn_mask.dtype}, expected bool or a floating type")
+    if attn_mask.ndim <= 4 and len(lead) == 2:
+        return attn_mask
+    rows, columns = attn_mask.shape[-2:] if attn_mask.ndim >= 2 else (1, attn_mask.shape[-1])
+    expanded = attn_mask.expand(*lead, rows, columns)
+    return expanded.reshape(math.prod(lead[:-1]), lead[-1] if lead else 1, rows, columns)
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """`torch.nn.MultiheadAttention` with its signature and state dict, computed by `attend`.
+
+        head_t = softmax(Q_t K_tᵀ / √d) V_t        output = concat(head_1 … head_h) W_O + b_O
+
+    It loads the weights of the original and gives its outputs. `need_weights=True` (their default)
+    gives the exact weights too, of size n² as asked; pass False to keep memory linear. A query
+    that may attend to nothing gets zeros where the original gives NaN.
+
+    >>> import torch, limelight as ll
+    >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)
+    >>> ours = ll.MultiheadAttention(16, 4, batch_first=True)
+    >>> _ = ours.load_state_dict(theirs.state_dict())
+    >>> x = torch.randn(2, 5, 16)
+    >>> torch.allclose(ours(x, x, x)[0], theirs(x, x, x)[0], atol=1e-6)
+    True
+    """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As the original's. `is_causal` there is a hint about `attn_mask`, which must be given."""
+        if is_causal and attn_mask is None:
+            raise OptionError("is_causal=True needs attn_mask, as in torch.nn.MultiheadAttention")
+        batched = query.ndim == 3
+        if not batched:
+            if query.ndim != 2:
+                raise ShapeError(f"query must have 2 or 3 axes, found {shape_text(query)}")
+            query, key, value = query[None], key[None], value[None]
+            key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
+        elif not self.batch_first:
+            query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
+        q, k, v = self._project(query, key, value)
+        mask, bias = self._masks(key_padding_mask, attn_mask, q, k.shape[2])
+        chance = self.dropout if self.training else 0.0
+        heads = attend(q, k, v, mask=mask, bias=bias, dropout=chance)
+        merged = heads.transpose(1, 2).flatten(2)
+        output = nn.functional.linear(merged, self.out_proj.weight, self.out_proj.bias)
+        weights = None
+        if need_weights:
+            weights = _weights(q, k, mask, bias)
+            weights = weights.mean(1) if average_attn_weights else weights
+        if not batched:
+            return output[0], None if weights is None else weights[0]
+        return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v as `b h n d`, with the extra keys of `add_bias_kv` and `add_zero_attn`."""
+        if self.in_proj_weight is not None:
+            matrices = self.in_proj_weight.chunk(3)
+        else:
+            matrices = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        offsets = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (
+            nn.functional.linear(x, w, c)
+            for x, w, c in zip((query, key, value), matrices, offsets, strict=True)
+        )
+        if self.bias_k is not None and self.bias_v is not None:
+            k = torch.cat([k, self.bias_k.expand(k.shape[0], -1, -1)], dim=1)
+            v = torch.cat([v, self.bias_v.expand(v.shape[0], -1, -1)], dim=1)
+        if self.add_zero_attn:
+            zero = k.new_zeros(k.shape[0], 1, k.shape[2])
+            k, v = torch.cat([k, zero], dim=1), torch.cat([v, zero], dim=1)
+        q, k, v = (x.unflatten(2, (self.num_heads, -1)).transpose(1, 2) for x in (q, k, v))
+        return q, k, v
+
+    def _masks(
+        self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, q: Tensor, keys: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """(allowed, added): here True *forbids* a key, as the original has it; floats are added."""
+        allowed: Tensor | None = None
+        added: Tensor | None = None
+        b, h = q.shape[:2]
+        for given in (key_padding_mask, attn_mask):
+            if given is None:
+                continue
+            if given is key_padding_mask:
+                table = given[:, None, None, :]
+            else:
+                table = given.unflatten(0, (b, h)) if given.ndim == 3 else given[None, None]
+            extra = keys - table.shape[-1]  # bias_kv and zero keys are seen by everyone
+            table = nn.functional.pad(table, (0, extra)) if extra else table
+            if table.dtype == torch.bool:
+                allowed = ~table if allowed is None else allowed & ~table
+            else:
+                added = table.to(q.dtype) if added is None else added + table.to(q.dtype)
+        return allowed, added
+
+
+def _weights(q: Tensor, k: Tensor, mask: Tensor | Mask | None, bias: Tensor | None) -> Tensor:
+    """The dense weights, by attending to the identity: its output is the weights themselves."""
+    eye = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
+    return attend(q, k, eye, mask=mask, bias=bias, impl="reference")

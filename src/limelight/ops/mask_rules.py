@@ -1,0 +1,439 @@
+"""The rules behind the masks: each knows its dense form and how the kernel is told of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.ops.mask_drawing import draw
+from limelight.shapes import DtypeError, ShapeError, shape_text
+
+FAR = 1 << 62
+"""Stands for "no limit" in a band."""
+
+
+class Code:
+    """What the kernel calls each rule (csrc/mask.h has the same numbers)."""
+
+    BAND, STRIDE, SPAN, ANCHORS, BLOCKS, DENSE, DOCUMENTS, AND, OR = range(1, 10)
+
+
+class Lowered(NamedTuple):
+    """A mask as the kernel takes it: the rules in prefix order, and the tables they read."""
+
+    program: tuple[int, ...]
+    tables: tuple[Tensor, ...]
+
+
+class Extent(NamedTuple):
+    """The sizes a mask is asked for: batch, query heads, queries, keys."""
+
+    b: int
+    h: int
+    i: int
+    j: int
+
+
+class Mask:
+    """A rule for which keys each query may see. Make one with `causal()`, `window(...)`, ..."""
+
+    def __and__(self, other: Mask | Tensor) -> Mask:
+        return Both(self, as_mask(other))
+
+    def __rand__(self, other: Tensor) -> Mask:
+        return Both(as_mask(other), self)
+
+    def __or__(self, other: Mask | Tensor) -> Mask:
+        return Either(self, as_mask(other))
+
+    def __ror__(self, other: Tensor) -> Mask:
+        return Either(as_mask(other), self)
+
+    def check(self, extent: Extent) -> None:
+        """Raise a LimelightError unless the mask fits a call of this extent."""
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        """The rule at every place: a bool tensor that broadcasts to `b h i j`."""
+        raise NotImplementedError
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        """The rule for the kernel; its own tables are numbered from `first_table`."""
+        raise NotImplementedError
+
+    def natural_extent(self) -> Extent | None:
+        """The extent that the mask itself implies, or None if it fits any."""
+        return None
+
+    def dense(
+        self,
+        i: int,
+        j: int | None = None,
+        *,
+        b: int = 1,
+        h: int = 1,
+        device: str | torch.device = "cpu",
+    ) -> Tensor:
+        """The mask as a bool tensor `b h i j`, every place filled in.
+
+        >>> causal().dense(3)[0, 0].int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [1, 1, 1]], dtype=torch.int32)
+        """
+        extent = Extent(b, h, i, i if j is None else j)
+        self.check(extent)
+        return self.allowed(extent, torch.device(device)).expand(extent)
+
+    def draw(self, i: int | None = None, j: int | None = None) -> str:
+        """The mask of the first batch row and head as text, pooled when it is large."""
+        natural = self.natural_extent() or Extent(1, 1, 8, 8)
+        rows = natural.i if i is None else i
+        columns = (natural.j if i is None else rows) if j is None else j
+        return draw(self.dense(rows, columns, b=natural.b, h=natural.h)[0, 0], str(self.name()))
+
+    def name(self) -> str:
+        """The expression that makes this mask, for messages and drawings."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.draw()
+
+
+def _positions(extent: Extent, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Positions of the queries (a column) and of the keys (a row) on the keys' own axis."""
+    rows = torch.arange(extent.i, device=device)[:, None] + (extent.j - extent.i)
+    return rows, torch.arange(extent.j, device=device)[None, :]
+
+
+@dataclass(frozen=True)
+class Band(Mask):
+    """Keys at p - left ... p + right, p the query's position; None is no limit.
+
+    `diagonal` moves the band: None puts the last query on the last key (p = i + J - I), a number
+    puts query i at p = i + diagonal (0 is PyTorch's upper-left alignment).
+    """
+
+    left: int | None
+    right: int | None
+    diagonal: int | None = None
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        rows, columns = _positions(extent, device)
+        if self.diagonal is not None:
+            rows = rows - (extent.j - extent.i) + self.diagonal
+        distance = columns - rows
+        inside = torch.ones_like(distance, dtype=torch.bool)
+        if self.left is not None:
+            inside &= distance >= -self.left
+        if self.right is not None:
+            inside &= distance <= self.right
+        return inside[None, None]
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        low = -FAR if self.left is None else -self.left
+        high = FAR if self.right is None else self.right
+        aligned, shift = (1, 0) if self.diagonal is None else (0, self.diagonal)
+        return Lowered((Code.BAND, low, high, aligned, shift), ())
+
+    def name(self) -> str:
+        if self.left is None and self.right == 0:
+            return "causal()" if self.diagonal is None else f"causal(diagonal={self.diagonal})"
+        return f"window({self.left}, {self.right})"
+
+
+@dataclass(frozen=True)
+class Dilated(Mask):
+    """Every `step`-th key around the query: p - left·step, ..., p, ..., p + right·step."""
+
+    step: int
+    left: int | None
+    right: int | None
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        rows, columns = _positions(extent, device)
+        distance = columns - rows
+        inside = distance % self.step == 0
+        if self.left is not None:
+            inside &= distance >= -self.left * self.step
+        if self.right is not None:
+            inside &= distance <= self.right * self.step
+        return inside[None, None]
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        low = -FAR if self.left is None else -self.left * self.step
+        high = FAR if self.right is None else self.right * self.step
+        return Lowered((Code.STRIDE, self.step, low, high), ())
+
+    def name(self) -> str:
+        return f"dilated({self.step}, {self.left}, {self.right})"
+
+
+@dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    """Row b of the batch holds `lengths[b]` real keys, at its start or (side="left") at its end."""
+
+    lengths: Tensor
+    side: Literal["right", "left"]
+
+    def check(self, extent: Extent) -> None:
+        if len(self.lengths) != extent.b:
+            raise ShapeError(f"padding has {len(self.lengths)} lengths, expected b = {extent.b}")
+        longest = int(self.lengths.max()) if len(self.lengths) else 0
+        if longest > extent.j:
+            raise ShapeError(f"padding has a length of {longest}, expected at most j = {extent.j}")
+
+    def _spans(self, extent: Extent, device: torch.device) -> tuple[Tensor, Tensor]:
+        lengths = self.lengths.to(device)
+        if self.side == "right":
+            return torch.zeros_like(lengths), lengths
+        return extent.j - lengths, torch.full_like(lengths, extent.j)
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        start, end = self._spans(extent, device)
+        columns = torch.arange(extent.j, device=device)
+        inside = (columns >= start[:, None]) & (columns < end[:, None])
+        return inside[:, None, None, :]
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        return Lowered((Code.SPAN, first_table), (torch.stack(self._spans(extent, device), 1),))
+
+    def natural_extent(self) -> Extent | None:
+        longest = int(self.lengths.max()) if len(self.lengths) else 0
+        return Extent(len(self.lengths), 1, longest, longest)
+
+    def name(self) -> str:
+        return f"padding({self.lengths.tolist()})"
+
+
+@dataclass(frozen=True)
+class Anchors(Mask):
+    """Global tokens: the anchors see every key, and every query sees the anchors."""
+
+    tokens: tuple[int, ...]
+
+    def check(self, extent: Extent) -> None:
+        beyond = [token for token in self.tokens if token >= extent.j]
+        if beyond:
+            raise ShapeError(
+                f"anchors names token {beyond[0]}, expected tokens below j = {extent.j}"
+            )
+
+    def _flags(self, extent: Extent, device: torch.device) -> Tensor:
+        flags = torch.zeros(extent.j, dtype=torch.bool, device=device)
+        flags[list(self.tokens)] = True
+        return flags
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        flags = self._flags(extent, device)
+        rows, _ = _positions(extent, device)
+        query = flags[rows.clamp_min(0)] & (rows >= 0) if extent.j else rows.bool() & False
+        return (query | flags[None, :])[None, None]
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        counts = torch.zeros(extent.j + 1, dtype=torch.int64, device=device)
+        counts[1:] = self._flags(extent, device).cumsum(0)
+        return Lowered((Code.ANCHORS, first_table), (counts,))
+
+    def name(self) -> str:
+        return f"anchors({list(self.tokens)})"
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks(Mask):
+    """Block sparsity: query i sees key j where `layout[i // size, j // size]` is True."""
+
+    layout: Tensor
+    size: tuple[int, int]
+
+    def check(self, extent: Extent) -> None:
+        heads, rows, columns = self.layout.shape
+        if heads not in (1, extent.h):
+            raise ShapeError(f"blocks has a layout for {heads} heads, expected 1 or h = {extent.h}")
+        need = (-(-extent.i // self.size[0]), -(-extent.j // self.size[1]))
+        if (rows, columns) != need:
+            raise ShapeError(
+                f"blocks has a layout of {rows} x {columns} "
+                f"blocks of {self.size[0]} x {self.size[1]}, "
+                f"expected {need[0]} x {need[1]} to cover i = {extent.i}, j = {extent.j}"
+            )
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        layout = self.layout.to(device)
+        rows = torch.arange(extent.i, device=device) // self.size[0]
+        columns = torch.arange(extent.j, device=device) // self.size[1]
+        return layout[:, rows[:, None], columns[None, :]][None]
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        layout = self.layout.to(device).contiguous()
+        return Lowered((Code.BLOCKS, first_table, *self.size), (layout,))
+
+    def natural_extent(self) -> Extent | None:
+        heads, rows, columns = self.layout.shape
+        return Extent(1, heads, rows * self.size[0], columns * self.size[1])
+
+    def name(self) -> str:
+        return f"blocks({self.layout.shape[1]} x {self.layout.shape[2]}, {self.size})"
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """A bool tensor that broadcasts to `b h i j`."""
+
+    tensor: Tensor
+
+    def check(self, extent: Extent) -> None:
+        try:
+            fits = torch.broadcast_shapes(self.tensor.shape, extent) == tuple(extent)
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ShapeError(
+                f"mask has shape {shape_text(self.tensor)}, "
+                f"expected one that broadcasts to (b, h, i, j) = {tuple(extent)}"
+            )
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        return self.tensor.to(device)
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        return Lowered((Code.DENSE, first_table), (self.tensor.to(device).expand(extent),))
+
+    def natural_extent(self) -> Extent | None:
+        return Extent(*(1,) * (4 - self.tensor.ndim), *self.tensor.shape)
+
+    def name(self) -> str:
+        return f"bool tensor {shape_text(self.tensor)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Documents(Mask):
+    """Packed sequences: document t's queries see document t's keys, under the mask `inside`.
+
+    `inside` is asked in each document's own coordinates, as if the document stood alone.
+    """
+
+    lengths: tuple[int, ...]
+    key_lengths: tuple[int, ...]
+    inside: Mask | None = None
+
+    def check(self, extent: Extent) -> None:
+        for what, lengths, size in (
+            ("i", self.lengths, extent.i),
+            ("j", self.key_lengths, extent.j),
+        ):
+            if sum(lengths) != size:
+                raise ShapeError(
+                    f"documents has lengths that sum to {sum(lengths)}, expected {what} = {size}"
+                )
+        if self.inside is not None:
+            for rows, columns in zip(self.lengths, self.key_lengths, strict=True):
+                self.inside.check(Extent(extent.b, extent.h, rows, columns))
+
+    @cached_property
+    def bounds(self) -> Tensor:
+        """Where each document starts and ends: `2 (documents + 1)`, queries then keys."""
+        starts = torch.zeros(2, len(self.lengths) + 1, dtype=torch.int64)
+        starts[0, 1:] = torch.tensor(self.lengths, dtype=torch.int64).cumsum(0)
+        starts[1, 1:] = torch.tensor(self.key_lengths, dtype=torch.int64).cumsum(0)
+        return starts
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        result = torch.zeros(1, 1, extent.i, extent.j, dtype=torch.bool, device=device)
+        rows, columns = self.bounds.tolist()
+        for t in range(len(self.lengths)):
+            i, j = self.lengths[t], self.key_lengths[t]
+            inner = torch.ones(1, 1, i, j, dtype=torch.bool, device=device)
+            if self.inside is not None:
+                inner = self.inside.allowed(Extent(extent.b, extent.h, i, j), device)
+            if inner.shape[0] > result.shape[0] or inner.shape[1] > result.shape[1]:
+                lead = torch.broadcast_shapes(inner.shape[:2], result.shape[:2])
+                result = result.expand(*lead, -1, -1).clone()
+            result[:, :, rows[t] : rows[t] + i, columns[t] : columns[t] + j] = inner
+        return result
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        program, tables = (
+            (Code.DOCUMENTS, first_table, int(self.inside is not None)),
+            (self.bounds,),
+        )
+        if self.inside is not None:
+            inner = self.inside.lower(extent, device, first_table + 1)
+            program, tables = program + inner.program, tables + inner.tables
+        return Lowered(program, tuple(table.to(device) for table in tables))
+
+    def natural_extent(self) -> Extent | None:
+        return Extent(1, 1, sum(self.lengths), sum(self.key_lengths))
+
+    def name(self) -> str:
+        inside = "" if self.inside is None else f", inside={self.inside.name()}"
+        return f"documents({list(self.lengths)}{inside})"
+
+
+@dataclass(frozen=True)
+class _Pair(Mask):
+    first: Mask
+    second: Mask
+    sign = "?"
+    code = 0
+
+    def check(self, extent: Extent) -> None:
+        self.first.check(extent)
+        self.second.check(extent)
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        one = self.first.lower(extent, device, first_table)
+        two = self.second.lower(extent, device, first_table + len(one.tables))
+        return Lowered((self.code, *one.program, *two.program), one.tables + two.tables)
+
+    def natural_extent(self) -> Extent | None:
+        one, two = self.first.natural_extent(), self.second.natural_extent()
+        if one is None or two is None:
+            return one or two
+        return Extent(*(max(sizes) for sizes in zip(one, two, strict=True)))
+
+    def name(self) -> str:
+        return f"({self.first.name()} {self.sign} {self.second.name()})"
+
+
+@dataclass(frozen=True)
+class Both(_Pair):
+    """What both masks allow."""
+
+    sign = "&"
+    code = Code.AND
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        return self.first.allowed(extent, device) & self.second.allowed(extent, device)
+
+
+@dataclass(frozen=True)
+class Either(_Pair):
+    """What at least one of the masks allows."""
+
+    sign = "|"
+    code = Code.OR
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        return self.first.allowed(extent, device) | self.second.allowed(extent, device)
+
+
+def as_mask(value: Mask | Tensor) -> Mask:
+    """A mask value, or a bool tensor made into one."""
+    if isinstance(value, Mask):
+        return value
+    if not isinstance(value, Tensor):
+        raise DtypeError(
+            f"mask must be a mask value or a bool tensor, found {type(value).__name__}"
+        )
+    if value.dtype != torch.bool:
+        raise DtypeError(
+            f"mask is {value.dtype}, expected bool (True = may attend); "
+            "numbers to add to the scores go into bias="
+        )
+    if value.ndim > 4:
+        raise ShapeError(f"mask has shape {shape_text(value)}, expected at most 4 axes (b h i j)")
+    return Dense(value)

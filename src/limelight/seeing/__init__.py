@@ -1,0 +1,1 @@
+"""What a model attended to: recordings and where they come from."""

@@ -1,0 +1,99 @@
+"""Axis letters, tensor aliases, the errors, and the checks they come from.
+
+The letters are the same everywhere in Limelight:
+
+    b  batch              i  query position     n  tokens
+    h  query heads        j  key position       d  head channels
+    g  key/value heads    m  model width
+
+`scores` are what softmax takes, `weights` what it gives.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+class LimelightError(ValueError):
+    """Something a caller can mend: the message names what was found and what was expected."""
+
+
+class ShapeError(LimelightError):
+    """A tensor has the wrong rank or a size that does not fit the others."""
+
+
+class DtypeError(LimelightError):
+    """A tensor has an element type that the operation does not take."""
+
+
+class DeviceError(LimelightError):
+    """Tensors that must live together are on different devices."""
+
+
+class OptionError(LimelightError):
+    """An option is outside the values it may take."""
+
+
+class UnavailableError(LimelightError):
+    """An implementation or an optional package was asked for by name and cannot serve."""
+
+
+class FileError(LimelightError):
+    """A file is missing, damaged, foreign, or cannot be written."""
+
+
+def shape_text(tensor: Tensor) -> str:
+    """The shape as people write it: `(2, 8, 128, 64)`."""
+    return "(" + ", ".join(str(size) for size in tensor.shape) + ")"
+
+
+def check_rank(name: str, tensor: Tensor, letters: str) -> None:
+    """Raise unless `tensor` has one axis for each of the space-separated `letters`."""
+    expected = len(letters.split())
+    if tensor.ndim != expected:
+        raise ShapeError(
+            f"{name} must have {expected} axes ({letters}), "
+            f"found {tensor.ndim}: {shape_text(tensor)}"
+        )
+
+
+def check_size(
+    name: str, tensor: Tensor, axis: int, letter: str, expected: int, source: str
+) -> None:
+    """Raise unless `tensor.shape[axis]` is `expected`, the size that `source` sets."""
+    found = tensor.shape[axis]
+    if found != expected:
+        raise ShapeError(
+            f"{name} has {letter} = {found} (shape {shape_text(tensor)}), "
+            f"expected {expected} as in {source}"
+        )
+
+
+def check_same_kind(name: str, tensor: Tensor, like: Tensor, source: str) -> None:
+    """Raise unless `tensor` has the element type and the device of `like`."""
+    if tensor.dtype != like.dtype:
+        raise DtypeError(f"{name} is {tensor.dtype}, expected {like.dtype} as in {source}")
+    check_same_device(name, tensor, like, source)
+
+
+def check_same_device(name: str, tensor: Tensor, like: Tensor, source: str) -> None:
+    """Raise unless `tensor` lives where `like` does."""
+    if tensor.device != like.device:
+        raise DeviceError(f"{name} is on {tensor.device}, expected {like.device} as {source}")
+
+
+def check_number(
+    name: str, value: float, expected: str, *, low: float, high: float = math.inf
+) -> float:
+    """The value as a float, if it is a number in [low, high]; `expected` says that in words."""
+    number = float(value)
+    if math.isnan(number) or not low <= number <= high:
+        raise OptionError(f"{name} must be {expected}, found {value}")
+    return number
+
+
+FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""The element types that attention takes."""
