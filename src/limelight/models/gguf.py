@@ -1,0 +1,305 @@
+"""GGUF files of the Llama family: metadata, weights (dequantised), and the tokenizer inside.
+
+The file is mapped into memory and parsed by the `gguf` package. Two things are done here because
+the package does them slowly: reading long arrays of strings, and undoing the commonest
+quantisations, which a handful of whole-tensor operations do.
+
+    Q4_0  18 bytes a block of 32:  d·(q − 8)            d, m: float16 a block
+    Q4_1  20 bytes a block of 32:  d·q + m              q: 4 bits (low nibbles first) or int8
+    Q8_0  34 bytes a block of 32:  d·q
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limelight.shapes import FileError, UnavailableError
+
+if TYPE_CHECKING:
+    from gguf import ReaderTensor
+
+
+class Gguf:
+    """One GGUF file, its tensors under the names that Hugging Face gives them.
+
+    Satisfies `limelight.models.weights.Weights`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        reader = _open(path)
+        self._fields = cast("dict[str, Any]", reader.fields)
+        architecture = self.get("general.architecture")
+        if architecture != "llama":
+            raise FileError(f"{path}: architecture {architecture!r} is unknown, expected 'llama'")
+        if self.get("llama.expert_count", 0):
+            raise FileError(f"{path}: a mixture of experts, expected one feed-forward per layer")
+        self._tensors = {_hugging_face_name(t.name): t for t in reader.tensors}
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A metadata value: a number, a string, or a list of them."""
+        field = self._fields.get(name)
+        if field is None:
+            return default
+        part = field.parts[field.data[-1]]
+        return part if isinstance(part, list) else field.contents()
+
+    def require(self, name: str) -> Any:
+        """A metadata value that the model cannot do without."""
+        value = self.get(name)
+        if value is None:
+            raise FileError(f"{self.path}: metadata holds no {name!r}, which this model needs")
+        return value
+
+    def names(self) -> Iterable[str]:
+        return self._tensors.keys() - {"rope_freqs.weight"}
+
+    def read(self, name: str) -> Tensor:
+        tensor = self._tensors.get(name)
+        if tensor is None:
+            raise FileError(f"{self.path}: holds no tensor {name!r}")
+        weights = _dequantise(tensor)
+        if name.endswith("self_attn.q_proj.weight"):
+            return _halves_apart(weights, self.require("llama.attention.head_count"))
+        if name.endswith("self_attn.k_proj.weight"):
+            return _halves_apart(weights, self._key_heads())
+        return weights
+
+    def _key_heads(self) -> int:
+        return self.get("llama.attention.head_count_kv", self.get("llama.attention.head_count"))
+
+    def config(self) -> dict[str, Any]:
+        """The metadata as a Hugging Face `config.json` would say it."""
+        heads = self.require("llama.attention.head_count")
+        width = self.require("llama.embedding_length")
+        if isinstance(heads, list):
+            raise FileError(f"{self.path}: head counts differ from layer to layer, expected one")
+        return {
+            "model_type": "llama",
+            "hidden_size": width,
+            "num_hidden_layers": self.require("llama.block_count"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": self._key_heads(),
+            "head_dim": self.get("llama.attention.key_length", width // heads),
+            "intermediate_size": self.require("llama.feed_forward_length"),
+            "max_position_embeddings": self.require("llama.context_length"),
+            "rms_norm_eps": self.get("llama.attention.layer_norm_rms_epsilon", 1e-6),
+            "vocab_size": self.read_shape("model.embed_tokens.weight")[0],
+            "hidden_act": "silu",
+            "attention_bias": "model.layers.0.self_attn.q_proj.bias" in self._tensors,
+            "tie_word_embeddings": "lm_head.weight" not in self._tensors,
+            "rope_theta": float(self.get("llama.rope.freq_base", 10000.0)),
+            "rope_scaling": self._rope_scaling(),
+            "bos_token_id": self.get("tokenizer.ggml.bos_token_id"),
+            "eos_token_id": self.get("tokenizer.ggml.eos_token_id"),
+        }
+
+    def read_shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, rows first, without reading it."""
+        if name not in self._tensors:
+            raise FileError(f"{self.path}: holds no tensor {name!r}, which this model needs")
+        return tuple(int(size) for size in reversed(self._tensors[name].shape))
+
+    def _rope_scaling(self) -> dict[str, Any] | None:
+        kind = self.get("llama.rope.scaling.type", "none")
+        factor = float(self.get("llama.rope.scaling.factor", 1.0))
+        original = self.get("llama.rope.scaling.original_context_length")
+        if "rope_freqs.weight" in self._tensors:
+            return self._llama3_scaling()
+        if kind == "none" or factor == 1.0:
+            return None
+        if kind == "linear":
+            return {"rope_type": "linear", "factor": factor}
+        if kind == "yarn" and original:
+            return {
+                "rope_type": "yarn",
+                "factor": factor,
+                "original_max_position_embeddings": original,
+            }
+        raise FileError(f"{self.path}: rotary scaling {kind!r} is unknown, expected linear or yarn")
+
+    def _llama3_scaling(self) -> dict[str, Any]:
+        """Llama 3's rule, found again from the factors that the file holds in its place."""
+        found = self.read("rope_freqs.weight").double()
+        base = float(self.get("llama.rope.freq_base", 10000.0))
+        factor = round(float(found.max()), 3)
+        rule = {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
+        turns = 8192 / (2 * torch.pi * base ** (torch.arange(len(found)) / len(found)))
+        smooth = ((turns - 1.0) / 3.0).clamp(0, 1)
+        expected = 1 / ((1 - smooth) / factor + smooth)
+        if not torch.allclose(found, expected.double(), rtol=1e-3):
+            raise FileError(
+                f"{self.path}: tensor 'rope_freqs.weight' follows no known scaling rule"
+            )
+        return rule
+
+
+_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def _hugging_face_name(name: str) -> str:
+    found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
+    if found is None or found[2] not in _NAMES:
+        return name
+    layer = "" if found[1] is None else f"model.layers.{found[1]}."
+    return f"{layer}{_NAMES[found[2]]}.{found[3]}"
+
+
+def _halves_apart(weights: Tensor, heads: int) -> Tensor:
+    """Rows as the rotary halves want them; GGUF keeps the two rows of a rotated pair together."""
+    return weights.view(heads, -1, 2, *weights.shape[1:]).transpose(1, 2).reshape(weights.shape)
+
+
+def _open(path: Path) -> Any:
+    if not path.is_file():
+        raise FileError(f"{path}: no such file")
+    reader = _reader_class()
+    try:
+        # Copy-on-write: torch wants memory that it may write to, and the file stays as it is.
+        return reader(path, "c")
+    except FileError:
+        raise
+    except (ValueError, IndexError, KeyError, OverflowError, struct.error, OSError) as error:
+        raise FileError(f"{path}: not a whole GGUF file: {error}") from error
+
+
+def _reader_class() -> type:
+    """The package's reader, quick on long arrays of strings and naming the tensor that is cut."""
+    try:
+        from gguf import GGUFReader, GGUFValueType
+    except ImportError as error:
+        raise UnavailableError("gguf is not installed: pip install limelight[models]") from error
+
+    class Reader(GGUFReader):
+        def __setattr__(self, name: str, value: Any) -> None:
+            # Slicing a memmap costs ten times what slicing its plain view does.
+            if name == "data":
+                self._file = Path(value.filename)
+                value = value.view(np.ndarray)
+            super().__setattr__(name, value)
+
+        def _get_field_parts(
+            self, orig_offs: int, raw_type: int
+        ) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
+            if raw_type == GGUFValueType.ARRAY:
+                inner, count = struct.unpack_from(
+                    "<IQ", memoryview(cast("Any", self.data)), orig_offs
+                )
+                start = orig_offs + 12
+                if inner == GGUFValueType.STRING:
+                    values, end = _strings(self.data, start, count)
+                    types = [GGUFValueType.ARRAY, GGUFValueType.STRING]
+                    return end - orig_offs, [values], [0], types
+                kind = self.gguf_scalar_to_np.get(GGUFValueType(inner))
+                if kind is not None:
+                    raw = self._get(start, kind, count)
+                    if len(raw) != count:
+                        raise ValueError("the metadata is cut short")
+                    size = 12 + int(raw.nbytes)
+                    return size, [raw.tolist()], [0], [GGUFValueType.ARRAY, GGUFValueType(inner)]
+            return super()._get_field_parts(orig_offs, raw_type)
+
+        def _build_tensors(self, start_offs: int, fields: list[Any]) -> None:
+            from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+            for field in fields:
+                _, name, _, sizes, kind, offset = field.parts
+                block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind[0])]
+                needed = start_offs + int(offset[0]) + int(np.prod(sizes)) // block * size
+                if needed > len(self.data):
+                    raise FileError(
+                        f"{self._file}: cut short: tensor {bytes(name).decode()!r} needs "
+                        f"{needed} bytes, found {len(self.data)}"
+                    )
+            super()._build_tensors(start_offs, fields)
+
+    return Reader
+
+
+def _strings(data: Any, start: int, count: int) -> tuple[list[str], int]:
+    """`count` strings, each after its length in 8 bytes, and where the last one ends."""
+    view = memoryview(data)
+    length = struct.Struct("<Q").unpack_from
+    values: list[str] = []
+    for _ in range(count):
+        end = start + 8 + length(view, start)[0]
+        if end > len(view):
+            raise ValueError("the metadata is cut short")
+        values.append(str(view[start + 8 : end], "utf-8"))
+        start = end
+    return values, start
+
+
+def _dequantise(tensor: ReaderTensor) -> Tensor:
+    """The tensor in float32, a copy of its own."""
+    shape = tuple(int(size) for size in reversed(tensor.shape))
+    quick = _QUICK.get(tensor.tensor_type.name)
+    if quick is not None:
+        size, undo = quick
+        return undo(torch.from_numpy(tensor.data.reshape(-1, size))).view(shape)
+    if tensor.tensor_type.name == "F32":
+        return torch.from_numpy(tensor.data.reshape(shape)).clone()
+    from gguf import dequantize
+
+    return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).reshape(shape))
+
+
+def _scales(blocks: Tensor, count: int) -> Tensor:
+    """The float16 numbers that open each block, as columns."""
+    return blocks[:, : 2 * count].contiguous().view(torch.float16).float()
+
+
+def _nibbles(codes: Tensor) -> Tensor:
+    """4-bit codes as float32: the low halves of 16 bytes, then the high halves."""
+    out = torch.empty(len(codes), 2, 16)
+    out[:, 0] = codes & 15
+    out[:, 1] = codes >> 4
+    return out.view(len(codes), 32)
+
+
+def _q4_0(blocks: Tensor) -> Tensor:
+    return _nibbles(blocks[:, 2:]).sub_(8).mul_(_scales(blocks, 1))
+
+
+def _q4_1(blocks: Tensor) -> Tensor:
+    scales = _scales(blocks, 2)
+    return _nibbles(blocks[:, 4:]).mul_(scales[:, :1]).add_(scales[:, 1:])
+
+
+def _q8_0(blocks: Tensor) -> Tensor:
+    return blocks[:, 2:].view(torch.int8).float().mul_(_scales(blocks, 1))
+
+
+_QUICK: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
+    "Q4_0": (18, _q4_0),
+    "Q4_1": (20, _q4_1),
+    "Q8_0": (34, _q8_0),
+}
+"""Bytes a block, and how to undo it."""

@@ -1,0 +1,190 @@
+"""Text to token ids and back, each token with its place in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from limelight.files import writing
+from limelight.shapes import FileError, LimelightError, OptionError, UnavailableError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Encoded(NamedTuple):
+    """A text as token ids; token t is `text[spans[t][0] : spans[t][1]]`."""
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    """Where each token stands in the text, in characters; (0, 0) for tokens that are not in it."""
+    pieces: list[str]
+    """Each token as the vocabulary writes it."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenizer: the `tokenizers` library's own, with the ids a model ends and begins with.
+
+    >>> tokens = Tokens.characters("abc ")
+    >>> tokens.encode("cab").ids
+    [4, 2, 3]
+    >>> tokens.decode([4, 2, 3])
+    'cab'
+    """
+
+    tokenizer: Tokenizer
+    begin: int | None = None
+    """Opens a text (Llama's `<s>`), or None."""
+    end: tuple[int, ...] = ()
+    """Any of these ends a generation."""
+    chat_template: str | None = field(default=None, repr=False)
+    """Jinja source that turns a conversation into a prompt."""
+
+    def __len__(self) -> int:
+        return self.tokenizer.get_vocab_size()
+
+    def encode(self, text: str, *, limit: int | None = None) -> Encoded:
+        """The ids of a text, the tokenizer's own special tokens included, and their places.
+
+        `limit` keeps the first tokens that, special tokens included, are at most so many.
+        """
+        return self.encode_all([text], limit=limit)[0]
+
+    def encode_all(self, texts: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
+        """`encode` for many texts at once, on all cores."""
+        found = self.tokenizer.encode_batch(_checked(texts))
+        cut = [self._cut(text, e, limit) for text, e in zip(texts, found, strict=True)]
+        return [Encoded(e.ids, e.offsets, e.tokens) for e in cut]
+
+    def ids_of(self, texts: Sequence[str], *, limit: int | None = None) -> list[list[int]]:
+        """Only the ids of many texts, quicker than with their places."""
+        found = self.tokenizer.encode_batch_fast(_checked(texts))
+        return [self._cut(text, e, limit).ids for text, e in zip(texts, found, strict=True)]
+
+    def _cut(self, text: str, encoding: Any, limit: int | None) -> Any:
+        if limit is None or len(encoding) <= limit:
+            return encoding
+        # Cut before the special tokens are added, so that a closing [SEP] stays.
+        body = self.tokenizer.encode(text, add_special_tokens=False)
+        body.truncate(max(limit - self.tokenizer.num_special_tokens_to_add(False), 0))
+        return self.tokenizer.post_process(body)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids; special tokens are left out."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def piece(self, token: int) -> str:
+        """A token as the vocabulary writes it."""
+        piece = self.tokenizer.id_to_token(token)
+        if piece is None:
+            raise OptionError(f"token must be an id below {len(self)}, found {token}")
+        return piece
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt that a conversation becomes, ready for the assistant's answer.
+
+        A message is `{"role": "user" | "system" | "assistant", "content": "..."}`. A prompt that
+        is given to `generate` as plain text is not put into this form: it is simply continued.
+        """
+        if self.chat_template is None:
+            raise UnavailableError("this model brings no chat template: give it a plain prompt")
+        from jinja2 import TemplateError
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        # Templates come with checkpoints of unknown origin, hence the sandbox.
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        try:
+            return environment.from_string(self.chat_template).render(
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=True,
+                bos_token="" if self.begin is None else self.piece(self.begin),
+                eos_token=self.piece(self.end[0]) if self.end else "",
+            )
+        except TemplateError as error:
+            raise LimelightError(f"messages do not fit the chat template: {error}") from error
+
+    def stream(self) -> Streamed:
+        """A decoder that takes one id at a time and gives text as soon as it is whole."""
+        return Streamed(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write `tokenizer.json`, replacing the file in one step."""
+        with writing(Path(path)) as temporary:
+            temporary.write_text(self.tokenizer.to_str(), encoding="utf-8")
+
+    @classmethod
+    def characters(cls, text: str) -> Tokens:
+        """A tokenizer with one token for each character that occurs in `text`; id 0 is unknown."""
+        from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+        vocabulary = {"\N{REPLACEMENT CHARACTER}": 0}
+        for character in sorted(set(text) - vocabulary.keys()):
+            vocabulary[character] = len(vocabulary)
+        tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="\N{REPLACEMENT CHARACTER}"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+        tokenizer.decoder = decoders.Fuse()
+        return cls(tokenizer)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        begin: int | None = None,
+        end: Sequence[int] = (),
+        chat_template: str | None = None,
+    ) -> Tokens:
+        """Read a `tokenizer.json`."""
+        from tokenizers import Tokenizer
+
+        path = Path(path)
+        if not path.is_file():
+            raise FileError(f"{path}: no such file, expected a tokenizer.json")
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises plain Exception for whatever is wrong
+            raise FileError(f"{path}: not a tokenizer.json that can be read: {error}") from error
+        # Padding and cutting are the caller's to ask for, whatever the file was saved with.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        return cls(tokenizer, begin, tuple(end), chat_template)
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """The ids that stand for no text."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return frozenset(token for token, what in added.items() if what.special)
+
+
+class Streamed:
+    """Text out of ids one by one: a piece comes when its last byte has come."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self._tokenizer = tokens.tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+
+    def add(self, token: int) -> str:
+        """The text that this token completes, often empty for part of a character."""
+        return self._stream.step(self._tokenizer, token) or ""
+
+
+def prompt_ids(tokens: Tokens | None, prompt: str | Sequence[int]) -> list[int]:
+    """A prompt as ids: text goes through the tokenizer, ids stay."""
+    if not isinstance(prompt, str):
+        return [int(token) for token in prompt]
+    if tokens is None:
+        raise UnavailableError("this model came without a tokenizer: give the prompt as token ids")
+    return tokens.encode(prompt).ids
+
+
+def _checked(texts: Sequence[str]) -> list[str]:
+    for text in texts:
+        if not isinstance(text, str):
+            raise OptionError(f"a text must be a str, found {type(text).__name__}")
+    return list(texts)

@@ -1,0 +1,135 @@
+"""Named tensors in files, read one at a time: safetensors, alone or in shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from limelight.files import writing
+from limelight.shapes import FileError
+
+
+class Weights(Protocol):
+    """A checkpoint's tensors by name; nothing is read before it is asked for."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder, for messages."""
+        ...
+
+    def names(self) -> Iterable[str]:
+        """Every tensor that is there."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, as stored (quantised ones as float32)."""
+        ...
+
+
+class Safetensors:
+    """Tensors in one safetensors file, or in the shards that an index names."""
+
+    def __init__(self, path: Path, files: Mapping[str, Path] | None = None) -> None:
+        self.path = path
+        opened: dict[Path, Any] = {}
+        if files is None:
+            opened[path] = _open(path)
+            files = dict.fromkeys(cast("list[str]", opened[path].keys()), path)
+        for file in dict.fromkeys(files.values()):
+            if file not in opened:
+                opened[file] = _open(file)
+        held = {file: set(handle.keys()) for file, handle in opened.items()}
+        for name, file in files.items():
+            if name not in held[file]:
+                raise FileError(f"{file}: holds no tensor {name!r}, which {path.name} says it does")
+        self._handles = {name: opened[file] for name, file in files.items()}
+
+    @classmethod
+    def sharded(cls, index: Path) -> Safetensors:
+        """The shards of a `model.safetensors.index.json`."""
+        table = read_json(index).get("weight_map")
+        if not isinstance(table, dict) or not table:
+            raise FileError(f"{index}: has no weight_map from tensors to files")
+        named = cast("dict[str, str]", table)
+        return cls(index, {name: index.parent / Path(file).name for name, file in named.items()})
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Safetensors:
+        """The weights of a Hugging Face folder: whole or sharded; pickles are refused."""
+        whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        if whole.is_file():
+            return cls(whole)
+        if index.is_file():
+            return cls.sharded(index)
+        pickles = sorted(file.name for file in folder.glob("*.bin")) + sorted(
+            file.name for file in folder.glob("*.pt*")
+        )
+        if pickles:
+            raise FileError(
+                f"{folder / pickles[0]}: a pickle can run any code, so Limelight never opens one; "
+                "convert it to model.safetensors"
+            )
+        raise FileError(f"{folder}: holds neither model.safetensors nor {index.name}")
+
+    def names(self) -> Iterable[str]:
+        return self._handles.keys()
+
+    def read(self, name: str) -> Tensor:
+        try:
+            return cast("Tensor", self._handles[name].get_tensor(name))
+        except KeyError:
+            raise FileError(f"{self.path}: holds no tensor {name!r}") from None
+
+
+def save_safetensors(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]
+) -> None:
+    """Write tensors to a safetensors file, replacing it in one step."""
+    from safetensors.torch import save_file
+
+    dense = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    with writing(path) as temporary:
+        save_file(dense, temporary, dict(metadata))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path}: cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise FileError(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise FileError(f"{path}: holds a {type(found).__name__}, expected a JSON object")
+    return cast("dict[str, Any]", found)
+
+
+def _open(path: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileError(f"{path}: no such file")
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path}: damaged or cut short: {error}") from error
+
+
+def missing_tensor(weights: Weights, name: str) -> FileError:
+    """The error for a tensor that a model needs and a file does not hold."""
+    return FileError(f"{weights.path}: holds no tensor {name!r}, which this model needs")
+
+
+def misshapen_tensor(weights: Weights, name: str, found: torch.Size, expected: str) -> FileError:
+    """The error for a tensor that does not fit the model that the config describes."""
+    return FileError(
+        f"{weights.path}: tensor {name!r} has shape {tuple(found)}, expected {expected}"
+    )
