@@ -1,0 +1,22 @@
+"""The `limelight` command: one file a command, loaded when it is called.
+
+Nothing here may import torch: `limelight --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(
+    name="limelight",
+    help="Self-attention you can see, at full speed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _root() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Self-attention you can see, at full speed."""

@@ -1,0 +1,120 @@
+"""Masks: their rules, their algebra, their drawings, and what wrong ones are told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import limelight as ll
+from limelight.shapes import DtypeError, LimelightError, OptionError, ShapeError
+
+
+def rows(mask: object, i: int, j: int | None = None, b: int = 1, h: int = 1) -> list[str]:
+    dense = mask.dense(i, j, b=b, h=h)  # type: ignore[attr-defined]
+    return ["".join(".x"[int(x)] for x in row) for row in dense[-1, -1].tolist()]
+
+
+def test_causal_puts_the_last_query_on_the_last_key() -> None:
+    assert rows(ll.causal(), 2, 4) == ["xxx.", "xxxx"]
+    assert rows(ll.causal(diagonal=0), 2, 4) == ["x...", "xx.."]
+    assert rows(ll.causal(), 3, 2) == ["..", "x.", "xx"]
+
+
+def test_window_counts_keys_before_and_after() -> None:
+    assert rows(ll.window(1), 4) == ["x...", "xx..", ".xx.", "..xx"]
+    assert rows(ll.window(0, 1), 3) == ["xx.", ".xx", "..x"]
+    assert rows(ll.window(None, 0), 3) == rows(ll.causal(), 3)
+
+
+def test_dilated_takes_every_step() -> None:
+    assert rows(ll.dilated(2), 4) == ["x.x.", ".x.x", "x.x.", ".x.x"]
+    assert rows(ll.dilated(3, left=1, right=0), 5) == ["x....", ".x...", "..x..", "x..x.", ".x..x"]
+
+
+def test_documents_do_not_see_one_another() -> None:
+    assert rows(ll.documents([1, 2]), 3) == ["x..", ".xx", ".xx"]
+    inside = ll.documents([1, 2], [2, 3], inside=ll.causal())
+    assert rows(inside, 3, 5) == ["xx...", "..xx.", "..xxx"]
+    assert rows(ll.documents([0, 2, 0, 1]), 3) == ["xx.", "xx.", "..x"]
+
+
+def test_padding_on_either_side() -> None:
+    assert rows(ll.padding([3, 2]), 1, 3, b=2) == ["xx."]
+    assert rows(ll.padding([3, 2], side="left"), 1, 3, b=2) == [".xx"]
+
+
+def test_blocks_cover_a_ragged_edge() -> None:
+    assert rows(ll.blocks([[True, False], [True, True]], 2), 3) == ["xx.", "xx.", "xxx"]
+    by_head = torch.tensor([[[True]], [[False]]])
+    assert rows(ll.blocks(by_head, 4), 2, h=2) == ["..", ".."]
+
+
+def test_anchors_see_and_are_seen_by_all() -> None:
+    assert rows(ll.anchors(1), 3) == [".x.", "xxx", ".x."]
+    assert rows(ll.anchors([2]), 1, 3) == ["xxx"]
+
+
+def test_masks_combine_with_each_other_and_with_tensors() -> None:
+    diagonal = torch.eye(3, dtype=torch.bool)
+    assert rows(ll.causal() & ll.window(1, 1), 3) == ["x..", "xx.", ".xx"]
+    assert rows(ll.window(0) | ll.anchors(0), 3) == ["xxx", "xx.", "x.x"]
+    assert rows(ll.causal() & diagonal, 3) == ["x..", ".x.", "..x"]
+    assert rows(diagonal | ll.anchors(0), 3) == ["xxx", "xx.", "x.x"]
+
+
+def test_a_large_mask_draws_itself_pooled() -> None:
+    drawing = ll.causal().draw(128)
+    lines = drawing.splitlines()
+    assert "128 queries" in lines[0]
+    assert len(lines) == 33
+    assert lines[1].split().count("▒") == 1
+    assert lines[-1].split() == ["■"] * 31 + ["▒"]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ll.window(-1), "window left must be a whole number of at least 0, found -1"),
+        (lambda: ll.window(2, -3), "window right must be"),
+        (lambda: ll.window(1.5), "found 1.5"),
+        (lambda: ll.dilated(0), "dilated step must be a whole number of at least 1"),
+        (lambda: ll.anchors([-1]), "anchors token"),
+        (lambda: ll.padding([1], side="top"), "padding side"),
+        (lambda: ll.blocks([[True]], 0), "blocks size"),
+        (lambda: ll.documents([2, -1]), "documents length"),
+    ],
+)
+def test_a_wrong_option_is_named(make: object, words: str, untyped: None) -> None:
+    with pytest.raises(OptionError, match=words):
+        make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (lambda: ll.documents([2, 3]), "sum to 5, expected i = 4"),
+        (lambda: ll.documents([4], [5]), "sum to 5, expected j = 6"),
+        (lambda: ll.padding([6, 6, 6]), "3 lengths, expected b = 2"),
+        (lambda: ll.padding([7, 1]), "length of 7, expected at most j = 6"),
+        (lambda: ll.anchors(6), "token 6, expected tokens below j = 6"),
+        (lambda: ll.blocks(torch.ones(2, 2), 2), "2 x 2 blocks of 2 x 2, expected 2 x 3"),
+        (lambda: torch.ones(4, 5, dtype=torch.bool), r"\(4, 5\), expected one that broadcasts"),
+        (lambda: torch.ones(3, 1, 4, 6, dtype=torch.bool), r"\(b, h, i, j\) = \(2, 4, 4, 6\)"),
+        (lambda: torch.ones(1, 1, 1, 4, 6, dtype=torch.bool), "at most 4 axes"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask: object, words: str) -> None:
+    q, k = torch.randn(2, 4, 4, 8), torch.randn(2, 4, 6, 8)
+    with pytest.raises(ShapeError, match=words):
+        ll.attend(q, k, k, mask=mask())  # type: ignore[operator]
+
+
+def test_a_mask_of_numbers_is_sent_to_bias() -> None:
+    x = torch.randn(1, 1, 4, 8)
+    with pytest.raises(DtypeError, match="go into bias="):
+        ll.attend(x, x, x, mask=torch.zeros(4, 4))
+
+
+def test_documents_of_different_count_are_refused() -> None:
+    with pytest.raises(LimelightError, match="2 key lengths, expected 1"):
+        ll.documents([3], [1, 2])
