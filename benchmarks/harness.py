@@ -1,0 +1,273 @@
+"""Interleaved rounds: every contender once a round, so that a busy moment hurts all alike."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from benchmarks.machine import Machine
+
+T = TypeVar("T")
+
+Call = Callable[[], "Tensor | Sequence[Tensor] | None"]
+"""One run of what is timed; what it gives back is compared between contenders."""
+
+SETTLE = 0.012
+"""Seconds before each block: idle workers of the previous contender's pool stop spinning."""
+
+
+class UnableError(Exception):
+    """A peer cannot run this case; the message says why."""
+
+
+class DisagreementError(Exception):
+    """A peer's answer is not ours: nothing may be timed before that is understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One point of a question: our call, and how to make each peer's."""
+
+    name: str
+    ours: Call
+    peers: Mapping[str, Callable[[], Call]]
+    flops: float = 0.0
+    """Floating-point operations of one call, for the share of the FMA peak."""
+    bytes: float = 0.0
+    """Bytes that one call must read, for the share of the read bandwidth."""
+    tolerance: float = 2e-4
+    beside: Mapping[str, Callable[[], Call]] = field(default_factory=dict[str, Callable[[], Call]])
+    """Contenders that are shown but do not count as a peer (what a caller can do by hand)."""
+    unpack: Mapping[str, Callable[[Tensor], Tensor]] = field(
+        default_factory=dict[str, Callable[[Tensor], Tensor]]
+    )
+    """Brings a contender's answer to the form of ours for the check, outside the clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one call: the median of the rounds and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Timing:
+        """The median and quartiles of at least one value."""
+        if len(values) < 2:
+            return Timing(values[0], values[0], values[0])
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return Timing(middle, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was found at one point."""
+
+    case: str
+    ours: Timing
+    peers: dict[str, Timing]
+    beside: dict[str, Timing]
+    left_out: dict[str, str]
+    best: str | None
+    """The fastest peer."""
+    ratio: Timing | None
+    """best peer / ours: the ratio of the medians, and the quartiles of the rounds' ratios."""
+    gflops: float
+    peak_share: float
+    gbytes: float
+    bandwidth_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One promise and what was found."""
+
+    text: str
+    found: str
+    met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a point may take."""
+
+    rounds: int
+    block: float
+    """Seconds that one contender's block of calls should last."""
+    budget: float
+    """Seconds after which no further round is begun (three are always run)."""
+
+
+FULL = Limits(rounds=11, block=0.12, budget=14.0)
+QUICK = Limits(rounds=5, block=0.04, budget=2.5)
+
+
+class Bench:
+    """What a question is given: compare() measures a point, the rest sums up."""
+
+    def __init__(self, machine: Machine, *, quick: bool, say: Callable[[str], None]) -> None:
+        self.machine = machine
+        self.quick = quick
+        self.rows: list[Row] = []
+        self.limits = QUICK if quick else FULL
+        self._say = say
+
+    def pick(self, full: Iterable[T], *, quick: Iterable[T]) -> list[T]:
+        """The points of a full run, or the few of a quick one."""
+        return list(quick if self.quick else full)
+
+    def say(self, text: str) -> None:
+        """Show what is going on."""
+        self._say(text)
+
+    def compare(self, case: Case) -> Row:
+        """Check every contender against ours, time them interleaved, keep the row."""
+        self._say(f"{case.name}: checking")
+        calls, left_out = _made(case)
+        times = interleave(calls, self.limits, lambda done: self._say(f"{case.name}: {done}"))
+        row = self._row(case, times, left_out)
+        self.rows.append(row)
+        calls.clear()
+        gc.collect()
+        return row
+
+    def _row(self, case: Case, times: dict[str, list[float]], left_out: dict[str, str]) -> Row:
+        timings = {name: Timing.of(values) for name, values in times.items()}
+        ours = timings["ours"]
+        peers = {name: timings[name] for name in case.peers if name in timings}
+        best = min(peers, key=lambda name: peers[name].median, default=None)
+        gflops, gbytes = case.flops / ours.median / 1e9, case.bytes / ours.median / 1e9
+        return Row(
+            case=case.name,
+            ours=ours,
+            peers=peers,
+            beside={name: timings[name] for name in case.beside if name in timings},
+            left_out=left_out,
+            best=best,
+            ratio=None if best is None else ratio(times[best], times["ours"]),
+            gflops=gflops,
+            peak_share=gflops / self.machine.peak_gflops if case.flops else 0.0,
+            gbytes=gbytes,
+            bandwidth_share=gbytes / self.machine.read_gbytes if case.bytes else 0.0,
+        )
+
+    def worst(self, rows: Iterable[Row] | None = None) -> float:
+        """The smallest ratio to the best peer."""
+        return min(_ratios(self.rows if rows is None else rows), default=math.nan)
+
+    def mean(self, rows: Iterable[Row] | None = None) -> float:
+        """The geometric mean of the ratios to the best peer."""
+        found = _ratios(self.rows if rows is None else rows)
+        return statistics.geometric_mean(found) if found else math.nan
+
+
+def at_least(what: str, found: float, wanted: float, unit: str = "x") -> Target:
+    """A target that wants a number of at least `wanted`."""
+    scale = 100 if unit == "%" else 1
+    digits = 0 if unit == "%" else 2
+    text = f"{what} ≥ {wanted * scale:g}{unit}"
+    return Target(text, f"{found * scale:.{digits}f}{unit}", found >= wanted)
+
+
+def at_most(what: str, found: float, wanted: float, unit: str = "x") -> Target:
+    """A target that wants a number of at most `wanted`."""
+    return Target(f"{what} ≤ {wanted:g}{unit}", f"{found:.2f}{unit}", found <= wanted)
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
+    """How many times faster we are: ratio of medians, quartiles of the paired rounds."""
+    paired = Timing.of([a / b for a, b in zip(theirs, ours, strict=True)])
+    middle = statistics.median(theirs) / statistics.median(ours)
+    return Timing(middle, min(paired.low, middle), max(paired.high, middle))
+
+
+def interleave(
+    calls: Mapping[str, Call], limits: Limits, say: Callable[[str], None] = lambda _: None
+) -> dict[str, list[float]]:
+    """Seconds a call, one value a round and contender; the order turns by one each round."""
+    names = list(calls)
+    repeats = {name: _repeats(calls[name], limits.block) for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
+    start = time.perf_counter()
+    for turn in range(limits.rounds):
+        if turn >= 3 and time.perf_counter() - start > limits.budget:
+            break
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            say(f"round {turn + 1} of {limits.rounds}, {name}")
+            times[name].append(_block(calls[name], repeats[name]))
+    return times
+
+
+def _block(call: Call, repeats: int) -> float:
+    time.sleep(SETTLE)
+    if repeats > 1:
+        call()  # the block's first call pays for the other contenders' traces in the caches
+    seconds: list[float] = []
+    # Very short calls are timed in bunches: the clock itself costs 50 ns.
+    bunch = max(1, repeats // 200)
+    for _ in range(max(1, repeats // bunch)):
+        start = time.perf_counter()
+        for _ in range(bunch):
+            call()
+        seconds.append((time.perf_counter() - start) / bunch)
+    return statistics.median(seconds)
+
+
+def _repeats(call: Call, block: float) -> int:
+    call()
+    start = time.perf_counter()
+    call()
+    once = time.perf_counter() - start
+    return max(1, min(20_000, int(block / max(once, 1e-7))))
+
+
+def _made(case: Case) -> tuple[dict[str, Call], dict[str, str]]:
+    calls: dict[str, Call] = {"ours": case.ours}
+    left_out: dict[str, str] = {}
+    expected = _flat(case.ours())
+    for name, make in {**case.peers, **case.beside}.items():
+        try:
+            call = make()
+        except UnableError as reason:
+            left_out[name] = str(reason)
+            continue
+        unpack = case.unpack.get(name, lambda answer: answer)
+        _check_equal(case, name, expected, [unpack(answer) for answer in _flat(call())])
+        calls[name] = call
+    return calls, left_out
+
+
+def _check_equal(case: Case, name: str, expected: list[Tensor], found: list[Tensor]) -> None:
+    for ours, theirs in zip(expected, found, strict=True):
+        if ours.shape != theirs.shape:
+            raise DisagreementError(f"{case.name}: {name} gives {theirs.shape}, ours {ours.shape}")
+        apart = (ours.float() - theirs.float()).abs().max().item() if ours.numel() else 0.0
+        if not apart <= case.tolerance * max(1.0, ours.float().abs().max().item()):
+            raise DisagreementError(f"{case.name}: {name} differs from ours by {apart:.3g}")
+
+
+def _flat(result: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
+    if result is None:
+        return []
+    tensors = [result] if isinstance(result, Tensor) else list(result)
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def _ratios(rows: Iterable[Row]) -> list[float]:
+    return [row.ratio.median for row in rows if row.ratio is not None]
+
+
+def tensors(*shapes: Sequence[int], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Standard normal tensors, the same in every run."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(*shape, generator=generator).to(dtype) for shape in shapes]

@@ -1,0 +1,82 @@
+"""What this machine can do at most, measured, and what it is called."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import subprocess
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+THREADS = 2
+_PACKAGES = ("limelight", "torch", "onnxruntime", "openvino", "numpy")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine and its two ceilings, with `THREADS` threads."""
+
+    name: str
+    isa: str
+    threads: int
+    peak_gflops: float
+    """Fused multiply-adds in registers, counted as two operations each."""
+    read_gbytes: float
+    """Reading an array of 1 GB once, nothing written."""
+    versions: dict[str, str]
+    commit: str
+    date: str
+
+
+def measure_machine() -> Machine:
+    """Measure both ceilings (about 3 s) and write down what ran."""
+    from limelight import _kernels
+
+    torch.set_num_threads(THREADS)
+    peaks = [_kernels.peak_gflops(THREADS, 0.05) for _ in range(11)]
+    reads = [_kernels.read_gbytes(THREADS, 1 << 30) for _ in range(7)]
+    return Machine(
+        name=_processor(),
+        isa=_kernels.isa(),
+        threads=THREADS,
+        peak_gflops=statistics.median(peaks),
+        read_gbytes=statistics.median(reads),
+        versions={name: _version(name) for name in _PACKAGES},
+        commit=_commit(),
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    pairs = (line.partition(":") for line in lines)
+    facts = {name.strip(): value.strip() for name, _, value in pairs}
+    family, model = facts.get("cpu family", "?"), facts.get("model", "?")
+    cores = sum(line.startswith("processor") for line in lines)
+    name = facts.get("model name", platform.machine())
+    return f"{name} (family {family}, model {model}), {cores} cores"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
