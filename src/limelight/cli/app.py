@@ -1,11 +1,14 @@
-"""The `limelight` command: one file a command, loaded when it is called.
+"""The `limelight` command: one file a command.
 
-Nothing here may import torch: `limelight --help` answers at once.
+Nothing here may import torch, and the commands import what is heavy when they run:
+`limelight --help` answers at once.
 """
 
 from __future__ import annotations
 
 import typer
+
+from limelight.cli.worked import worked
 
 app = typer.Typer(
     name="limelight",
@@ -15,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(worked)
 
 
 @app.callback()
