@@ -64,7 +64,7 @@ class Worked:
 
     >>> example = load_worked("apple-phones")
     >>> example.steps()[-1].table[0]
-    tensor([0.9172, 1.3311], dtype=torch.float64)
+    tensor([0.9172, 1.3309], dtype=torch.float64)
     >>> len(example.audit())
     15
     """
