@@ -14,11 +14,24 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from limelight.layers.attention import Attention as Attention
+    from limelight.layers.block import Block as Block
+    from limelight.layers.cache import Cache as Cache
+    from limelight.layers.feedforward import FeedForward as FeedForward
+    from limelight.layers.observe import observing as observing
+    from limelight.layers.positions import RelativeBias as RelativeBias
+    from limelight.layers.positions import sinusoidal as sinusoidal
+    from limelight.layers.rotary import Rotary as Rotary
+    from limelight.models.config import Config as Config
+    from limelight.models.decoder import Decoder as Decoder
+    from limelight.models.encoder import Encoder as Encoder
+    from limelight.models.transformer import Transformer as Transformer
     from limelight.ops.attend import attend as attend
     from limelight.ops.attend import explain_choice as explain_choice
     from limelight.ops.bias import alibi as alibi
     from limelight.ops.drop_in import MultiheadAttention as MultiheadAttention
     from limelight.ops.drop_in import scaled_dot_product_attention as scaled_dot_product_attention
+    from limelight.ops.lens import Lens as Lens
     from limelight.ops.masks import anchors as anchors
     from limelight.ops.masks import blocks as blocks
     from limelight.ops.masks import causal as causal
@@ -27,6 +40,7 @@ if TYPE_CHECKING:
     from limelight.ops.masks import padding as padding
     from limelight.ops.masks import window as window
     from limelight.ops.packed import attend_packed as attend_packed
+    from limelight.ops.seen import Seen as Seen
     from limelight.shapes import LimelightError as LimelightError
 
 __version__ = "0.1.0"
@@ -35,6 +49,8 @@ _HOME = {
     "attend": "ops.attend",
     "explain_choice": "ops.attend",
     "attend_packed": "ops.packed",
+    "Lens": "ops.lens",
+    "Seen": "ops.seen",
     "alibi": "ops.bias",
     "anchors": "ops.masks",
     "blocks": "ops.masks",
@@ -45,6 +61,18 @@ _HOME = {
     "window": "ops.masks",
     "scaled_dot_product_attention": "ops.drop_in",
     "MultiheadAttention": "ops.drop_in",
+    "Attention": "layers.attention",
+    "Block": "layers.block",
+    "Cache": "layers.cache",
+    "FeedForward": "layers.feedforward",
+    "observing": "layers.observe",
+    "RelativeBias": "layers.positions",
+    "sinusoidal": "layers.positions",
+    "Rotary": "layers.rotary",
+    "Config": "models.config",
+    "Decoder": "models.decoder",
+    "Encoder": "models.encoder",
+    "Transformer": "models.transformer",
     "LimelightError": "shapes",
 }
 """Where each public name lives."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
+import torch
 from torch import Tensor
 
-from limelight.ops import native, reference
+from limelight.ops import lens_tiled, native, reference
 from limelight.ops.bias import Alibi
+from limelight.ops.lens import Lens
 from limelight.ops.mask_rules import Mask
 from limelight.ops.problem import Problem, check_problem
+from limelight.ops.seen import Seen
 from limelight.shapes import OptionError, UnavailableError
 
 Implementation = Literal["auto", "native", "reference"]
@@ -24,6 +27,7 @@ class Choice(NamedTuple):
     reason: str
 
 
+@overload
 def attend(
     query: Tensor,
     key: Tensor,
@@ -34,8 +38,40 @@ def attend(
     scale: float | None = None,
     softcap: float | None = None,
     dropout: float = 0.0,
+    lens: None = None,
     impl: Implementation = "auto",
-) -> Tensor:
+) -> Tensor: ...
+
+
+@overload
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | Alibi | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    lens: Lens,
+    impl: Implementation = "auto",
+) -> tuple[Tensor, Seen]: ...
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | Alibi | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    lens: Lens | None = None,
+    impl: Implementation = "auto",
+) -> Tensor | tuple[Tensor, Seen]:
     """Every query takes a weighted mix of the values, weighted by how well it matches their keys.
 
         output_i = Σ_j weights_ij · value_j
@@ -51,6 +87,7 @@ def attend(
         scale: 1/√d unless given.
         softcap: scores become cap·tanh(score/cap) before bias and mask (Gemma 2).
         dropout: the chance that a weight is dropped, drawn from torch's default generator.
+        lens: what to note about the weights on the way; the result is then `(output, seen)`.
         impl: "auto" picks (`explain_choice` says what and why); "native" and "reference" are
             served as asked or raise.
 
@@ -63,6 +100,8 @@ def attend(
     problem = check_problem(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, dropout=dropout
     )
+    if lens is not None:
+        return look(problem, lens, impl)
     return run(problem, impl)[0]
 
 
@@ -71,6 +110,24 @@ def run(problem: Problem, impl: Implementation) -> tuple[Tensor, Tensor]:
     if choose(problem, impl).impl == "native":
         return native.attend(problem)
     return reference.attend(problem)
+
+
+def look(problem: Problem, lens: Lens, impl: Implementation) -> tuple[Tensor, Seen]:
+    """The output of a checked problem, and what the lens saw of its weights."""
+    if not isinstance(lens, Lens):
+        raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
+    choice = choose(problem, impl)
+    lens.fit(problem.extent)
+    tensors = (problem.query, problem.key, problem.value, problem.bias)
+    trained = torch.is_grad_enabled() and any(
+        one is not None and one.requires_grad for one in tensors
+    )
+    if choice.impl == "native" or trained or problem.dropout:
+        out = run(problem, impl)[0]
+        found = lens_tiled.statistics(problem, lens)
+    else:
+        out, found = lens_tiled.look(problem, lens)
+    return out, Seen.of_problem(problem, lens, found)
 
 
 def choose(problem: Problem, impl: Implementation) -> Choice:

@@ -1,0 +1,247 @@
+"""What a lens saw: the statistics, and any weight recomputed when asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from limelight.ops.lens import Lens, Links, Pooled, Statistics
+from limelight.ops.lens_tiled import scores_at, statistics_of_weights
+from limelight.ops.mask_rules import Extent
+from limelight.ops.mask_tiles import Place, for_heads
+from limelight.ops.problem import Problem
+from limelight.ops.tensor_like import TensorLike
+from limelight.shapes import OptionError, check_rank
+
+LIMIT = 1 << 30
+"""Bytes of dense weights that are made without being asked twice: 1 GB."""
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Seen(TensorLike):
+    """What a lens saw of one attention call.
+
+    The statistics that the lens asked for, exact; asking for one that it did not ask for raises.
+    Any part of the weights is recomputed on demand from the query, the key and the log-sum-exp:
+
+        weights_ij = exp(score_ij − lse_i)
+
+    A Seen holds on to the call's query, key and value (references without gradient, no copies; do
+    not change them in place) unless the lens says `keep=False`. It stands for the dense weights
+    wherever a tool expects them: `torch.as_tensor(seen)`, `numpy.asarray(seen)`, `seen[0, 3]`.
+
+    >>> import torch, limelight as ll
+    >>> q = k = v = torch.eye(3).view(1, 1, 3, 3)
+    >>> out, seen = ll.attend(q, k, v, scale=3.0, mask=ll.causal(), lens=ll.Lens(top=2))
+    >>> seen.top.indices[0, 0].tolist()
+    [[0, -1], [1, 0], [2, 1]]
+    >>> seen.rows([1])[0, 0]
+    tensor([[0.0474, 0.9526, 0.0000]])
+    """
+
+    extent: Extent
+    """b, h, i, j of the weights"""
+    lens: Lens
+    statistics: Statistics
+    source: Problem | Tensor | None
+    """what weights are recomputed from: the call, the dense weights themselves, or nothing"""
+
+    @classmethod
+    def of_problem(cls, problem: Problem, lens: Lens, statistics: Statistics) -> Seen:
+        """What was seen of a call."""
+        kept = None
+        if lens.keep:
+            kept = replace(
+                problem,
+                query=problem.query.detach(),
+                key=problem.key.detach(),
+                value=problem.value.detach(),
+                bias=None if problem.bias is None else problem.bias.detach(),
+            )
+        return cls(problem.extent, lens, statistics, kept)
+
+    @classmethod
+    def of_weights(
+        cls, weights: Tensor, lens: Lens | None = None, value: Tensor | None = None
+    ) -> Seen:
+        """What a lens would have seen, from dense weights `b h i j` computed elsewhere.
+
+        The scores behind them are unknown: `lse` is 0 and `max_score` the greatest log weight.
+        """
+        check_rank("weights", weights, "b h i j")
+        weights = weights.detach()
+        lens = lens or Lens()
+        found = statistics_of_weights(weights, lens, value)
+        return cls(Extent(*weights.shape), lens, found, weights if lens.keep else None)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the dense weights: `b h i j`."""
+        return torch.Size(self.extent)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the statistics and of the weights."""
+        return self.lse.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the statistics live."""
+        return self.lse.device
+
+    @property
+    def lse(self) -> Tensor:
+        """The log-sum-exp of each query's scores: `b h i`."""
+        return self.statistics.lse
+
+    @property
+    def max_score(self) -> Tensor:
+        """The greatest score of each query: `b h i`."""
+        return self.statistics.max_score
+
+    @property
+    def top(self) -> Links:
+        """Each query's strongest links: `b h i k`."""
+        return self._asked("top", self.statistics.top)
+
+    @property
+    def entropy(self) -> Tensor:
+        """How spread out each query's weights are, in nats: `b h i`."""
+        return self._asked("entropy", self.statistics.entropy)
+
+    @property
+    def distance(self) -> Tensor:
+        """The mean distance each query looks: `b h i`."""
+        return self._asked("distance", self.statistics.distance)
+
+    @property
+    def columns(self) -> Tensor:
+        """Each query's weight on the chosen keys: `b h i c`."""
+        return self._asked("columns", self.statistics.columns)
+
+    @property
+    def band(self) -> Tensor:
+        """Each query's mass on the keys around it: `b h i`."""
+        return self._asked("band", self.statistics.band)
+
+    @property
+    def received(self) -> Tensor:
+        """What each key gets from all queries together: `b h j`."""
+        return self._asked("received", self.statistics.received)
+
+    @property
+    def map(self) -> Pooled:
+        """The weights pooled to cells: `b h rows columns`."""
+        return self._asked("map", self.statistics.map)
+
+    @property
+    def value_top(self) -> Links:
+        """The links that carry most, by ‖weight · value‖: `b h i k`."""
+        return self._asked("value_top", self.statistics.value_top)
+
+    @property
+    def value_map(self) -> Pooled:
+        """‖weight · value‖ pooled to cells: `b h rows columns`."""
+        return self._asked("value_map", self.statistics.value_map)
+
+    def _asked(self, name: str, found: _Found | None) -> _Found:
+        if found is None:
+            raise OptionError(f"{name} was not noted: {self.lens!r} does not ask for it")
+        return found
+
+    def rows(self, rows: Sequence[int] | slice | Tensor) -> Tensor:
+        """The weights of some queries, recomputed: `b h r j`."""
+        return self._weights(self._row_index(rows), range(self.extent.j))
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        """The weights of a run of queries on a run of keys, recomputed: `b h r c`."""
+        start, stop, step = columns.indices(self.extent.j)
+        if step != 1:
+            raise OptionError(f"columns must be a run of keys, found step {step}")
+        return self._weights(self._row_index(rows), range(start, max(start, stop)))
+
+    def dense(self, limit: int = LIMIT) -> Tensor:
+        """All weights, recomputed: `b h i j`; refused where they need more than `limit` bytes."""
+        b, h, i, j = self.extent
+        size = b * h * i * j * self.dtype.itemsize
+        if size > limit:
+            raise OptionError(
+                f"the dense weights {tuple(self.extent)} need {size / 1e9:.1f} GB, more than "
+                f"limit = {limit / 1e9:.1f} GB; ask for rows(...) or tile(...), or raise the limit"
+            )
+        return self.rows(slice(None))
+
+    def heads(self, heads: Sequence[int]) -> Seen:
+        """What was seen of some of the heads, in the order given."""
+        for head in heads:
+            if not 0 <= head < self.extent.h:
+                raise OptionError(f"heads names head {head}, expected 0 to {self.extent.h - 1}")
+        chosen = list(heads)
+
+        def pick(part: object) -> object:
+            if isinstance(part, Tensor):
+                return part[:, chosen]
+            return (
+                type(part)(*(one[:, chosen] for one in part)) if isinstance(part, tuple) else part
+            )
+
+        statistics = Statistics(*(pick(part) for part in self.statistics))  # type: ignore[arg-type]
+        source = self.source
+        if isinstance(source, Tensor):
+            source = source[:, chosen]
+        elif source is not None:
+            source = _heads_of(source, chosen)
+        return Seen(self.extent._replace(h=len(chosen)), self.lens, statistics, source)
+
+    def _row_index(self, rows: Sequence[int] | slice | Tensor) -> Tensor:
+        size = self.extent.i
+        if isinstance(rows, slice):
+            return torch.arange(size, device=self.device)[rows]
+        index = torch.as_tensor(rows, dtype=torch.int64, device=self.device)
+        if index.ndim != 1:
+            raise OptionError("rows must be a list of queries or a slice")
+        for row in index.tolist():
+            if not -size <= row < size:
+                raise OptionError(f"rows names query {row}, expected one of the i = {size} queries")
+        return index % max(size, 1)
+
+    def _weights(self, rows: Tensor, columns: range) -> Tensor:
+        if self.source is None:
+            raise OptionError(
+                "the weights cannot be recomputed: the lens said keep=False (no query, no key)"
+            )
+        if isinstance(self.source, Tensor):
+            return self.source[:, :, rows, columns.start : columns.stop]
+        place = Place(self.extent, slice(0, self.extent.b), slice(0, self.extent.h), rows, columns)
+        with torch.no_grad():
+            lse = self.lse[:, :, rows, None]
+            empty = lse == float("-inf")
+            return torch.exp(scores_at(self.source, place) - torch.where(empty, 0.0, lse))
+
+    def __repr__(self) -> str:
+        b, h, i, j = self.extent
+        return f"Seen(b={b}, h={h}, i={i}, j={j}, {self.lens!r})"
+
+
+def _heads_of(problem: Problem, heads: list[int]) -> Problem:
+    """The same call with some of its query heads, each with its own key and value head."""
+    group = problem.query.shape[1] // problem.key.shape[1]
+    owners = [head // group for head in heads]
+    bias, slopes, mask = problem.bias, problem.slopes, problem.mask
+    if bias is not None and bias.shape[1] != 1:
+        bias = bias[:, heads]
+    return replace(
+        problem,
+        query=problem.query[:, heads],
+        key=problem.key[:, owners],
+        value=problem.value[:, owners],
+        bias=bias,
+        slopes=None if slopes is None else slopes[heads],
+        mask=None if mask is None else for_heads(mask, heads),
+    )
