@@ -1,0 +1,250 @@
+"""The attention layer: projections, heads, and the way back."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limelight.layers.cache import KeyValues
+from limelight.layers.observe import run
+from limelight.layers.rotary import Rotation, rotate
+from limelight.ops.bias import Alibi
+from limelight.ops.mask_rules import Mask
+from limelight.shapes import OptionError, ShapeError, check_number, shape_text
+
+Biases = Literal["none", "inputs", "all"]
+Sight = Literal["all", "slice"]
+
+
+class Attention(nn.Module):
+    """Each token gathers from the others what it asks for, in several heads at once.
+
+        head_t = softmax(Q_t K_tᵀ / √d) V_t     Q_t = X W_t^Q,  K_t = M W_t^K,  V_t = M W_t^V
+        output = concat(head_1 … head_h) · W^O
+
+    M is X itself (self-attention) or a memory (cross-attention). The three input matrices are
+    stored as one, `inputs.weight`: the rows of all query heads, then key heads, then value heads.
+
+    Args:
+        width: m, the channels of a token.
+        heads: h, the query heads.
+        kv_heads: g, the key/value heads; fewer than h share (GQA), h unless given.
+        head_size: d, m/h unless given.
+        value_size: e, the channels of a value, d unless given.
+        value_rank: r makes the value map low-rank, V = X·V_down·V_up; V_down is the last r rows of
+            `inputs.weight`, V_up is `value_up.weight`, `g·e r`.
+        bias: which projections have one: "none", "inputs" (Q, K, V) or "all" (W^O too).
+        output: whether there is a W^O; without it the heads are given as they are, side by side.
+        heads_see: "all" of the input, or each its own "slice" of m/h channels, with W_t of
+            `d m/h`; then `inputs.weight` is `h 2d+e m/h`.
+        scale: 1/√d unless given.
+        dropout: the chance that a weight is dropped in training.
+
+    The formula of one head, softmax(QKᵀ/√d)V with W's of m × m and nothing around it:
+
+    >>> import torch, limelight as ll
+    >>> layer = ll.Attention(4, heads=1, bias="none", output=False)
+    >>> x = torch.randn(1, 3, 4)
+    >>> Q, K, V = (x @ w.T for w in layer.inputs.weight.chunk(3))
+    >>> torch.allclose(layer(x), torch.softmax(Q @ K.mT / 4**0.5, dim=-1) @ V, atol=1e-6)
+    True
+
+    Many heads that share two key/value heads, causal:
+
+    >>> ll.Attention(64, heads=8, kv_heads=2)(torch.randn(2, 10, 64), mask=ll.causal()).shape
+    torch.Size([2, 10, 64])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_size: int | None = None,
+        value_size: int | None = None,
+        value_rank: int | None = None,
+        bias: Biases = "all",
+        output: bool = True,
+        heads_see: Sight = "all",
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.width, self.heads = width, heads
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        self.head_size = _head_size(width, heads) if head_size is None else head_size
+        self.value_size = self.head_size if value_size is None else value_size
+        self.value_rank, self.heads_see = value_rank, heads_see
+        self.scale, self.dropout = scale, dropout
+        self._check(bias)
+        q, k, v = self._sizes()
+        self.inputs: nn.Linear | HeadLinear
+        if heads_see == "slice":
+            self.inputs = HeadLinear(width, heads, (q + k + v) // heads, bias=bias != "none")
+        else:
+            self.inputs = nn.Linear(width, q + k + v, bias=bias != "none")
+        gathered = self.kv_heads * self.value_size
+        self.value_up = nn.Linear(v, gathered, bias=False) if value_rank is not None else None
+        concatenated = heads * self.value_size
+        self.output = nn.Linear(concatenated, width, bias=bias == "all") if output else None
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: Tensor | Alibi | None = None,
+        rotation: Rotation | None = None,
+        cache: KeyValues | None = None,
+    ) -> Tensor:
+        """`b i m` → `b i m` (without W^O: `b i h·e`).
+
+        Args:
+            x: the tokens that ask.
+            memory: the tokens asked, `b j m`; x itself unless given.
+            mask: who may see whom, as in `attend`.
+            bias: added to the scores, as in `attend`.
+            rotation: turns queries and keys by their positions (`Rotary`).
+            cache: earlier keys and values, which the new ones are appended to. With a memory: the
+                keys and values of the memory, projected by the first call and reused by the rest.
+        """
+        query, key, value = self.project(x, memory, rotation=rotation, cache=cache)
+        heads = run(
+            self, query, key, value,
+            mask=mask, bias=bias, scale=self.scale, dropout=self.dropout if self.training else 0.0,
+        )  # fmt: skip
+        concatenated = heads.transpose(1, 2).flatten(2)
+        return concatenated if self.output is None else self.output(concatenated)
+
+    def project(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        rotation: Rotation | None = None,
+        cache: KeyValues | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What attention is run on: query `b h i d`, key `b g j d`, value `b g j e`, as views."""
+        self._check_tokens("x", x)
+        if memory is not None:
+            return self._project_memory(x, memory, rotation, cache)
+        if self.heads_see == "slice":
+            query, key, value = self.inputs(x).split(
+                (self.head_size, self.head_size, self.value_size), -1
+            )
+            if rotation is not None:
+                query, key = rotate(query, rotation), rotate(key, rotation)
+        elif rotation is None:
+            q, k, v = self.inputs(x).split(self._sizes(), dim=-1)
+            query, key, value = self._by_head(q), self._by_head(k), self._values(v)
+        else:
+            # Queries and keys lie side by side, so that one pass turns both.
+            q, k, v = self._sizes()
+            turned, v = self.inputs(x).split((q + k, v), dim=-1)
+            turned = rotate(self._by_head(turned), rotation)
+            query, key = turned.split((self.heads, self.kv_heads), dim=2)
+            value = self._values(v)
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        if cache is not None:
+            key, value = cache.append(key, value)
+        return query, key, value
+
+    def _project_memory(
+        self, x: Tensor, memory: Tensor, rotation: Rotation | None, cache: KeyValues | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        self._check_tokens("memory", memory)
+        if rotation is not None:
+            raise OptionError(
+                "rotation turns a text against itself: it cannot be used with a memory"
+            )
+        if not isinstance(self.inputs, nn.Linear):
+            raise OptionError("heads_see='slice' is for self-attention: it cannot take a memory")
+        q, k, v = self._sizes()
+        bias = self.inputs.bias
+        w_query, w_rest = self.inputs.weight.split((q, k + v))
+        b_query, b_rest = (None, None) if bias is None else bias.split((q, k + v))
+        query = self._by_head(F.linear(x, w_query, b_query)).transpose(1, 2)
+        if cache is not None and cache.length:
+            return query, *cache.stored()
+        rest = F.linear(memory, w_rest, b_rest)
+        key, value = rest.split((k, v), dim=-1)
+        key, value = self._by_head(key).transpose(1, 2), self._values(value).transpose(1, 2)
+        if cache is not None:
+            key, value = cache.append(key, value)
+        return query, key, value
+
+    def _sizes(self) -> tuple[int, int, int]:
+        """Rows of `inputs.weight` for queries, keys and values."""
+        values = self.kv_heads * self.value_size if self.value_rank is None else self.value_rank
+        return self.heads * self.head_size, self.kv_heads * self.head_size, values
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_size))
+
+    def _values(self, x: Tensor) -> Tensor:
+        if self.value_up is not None:
+            x = self.value_up(x)
+        return x.unflatten(-1, (self.kv_heads, self.value_size))
+
+    def _check_tokens(self, name: str, x: Tensor) -> None:
+        if x.ndim != 3 or x.shape[-1] != self.width:
+            raise ShapeError(f"{name} has shape {shape_text(x)}, expected (b, n, m = {self.width})")
+
+    def _check(self, bias: str) -> None:
+        for name, size in (
+            ("width", self.width), ("heads", self.heads), ("kv_heads", self.kv_heads),
+            ("head_size", self.head_size), ("value_size", self.value_size),
+            ("value_rank", 1 if self.value_rank is None else self.value_rank),
+        ):  # fmt: skip
+            check_number(name, size, "at least 1", low=1)
+        check_number("dropout", self.dropout, "at least 0 and below 1", low=0, high=1 - 1e-9)
+        if self.heads % self.kv_heads:
+            raise OptionError(
+                f"kv_heads must divide heads, "
+                f"found kv_heads = {self.kv_heads}, heads = {self.heads}"
+            )
+        if bias not in ("none", "inputs", "all"):
+            raise OptionError(f"bias must be 'none', 'inputs' or 'all', found {bias!r}")
+        if self.heads_see not in ("all", "slice"):
+            raise OptionError(f"heads_see must be 'all' or 'slice', found {self.heads_see!r}")
+        if self.heads_see == "slice":
+            if self.kv_heads != self.heads or self.value_rank is not None:
+                raise OptionError("heads_see='slice' goes without kv_heads and value_rank")
+            _head_size(self.width, self.heads)
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}, kv_heads={self.kv_heads}, head_size={self.head_size}"
+
+
+class HeadLinear(nn.Module):
+    """A linear map for each slice of the input: `b n (h c)` → `b n h o`.
+
+    y_t = W_t x_t + b_t, with weight `h o c` and bias `h o`.
+    """
+
+    def __init__(self, width: int, heads: int, size: int, *, bias: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.weight = nn.Parameter(torch.empty(heads, size, width // heads))
+        self.bias = nn.Parameter(torch.zeros(heads, size)) if bias else None
+        bound = math.sqrt(heads / width)
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.einsum("bnhc,hoc->bnho", x.unflatten(-1, (self.heads, -1)), self.weight)
+        return y if self.bias is None else y + self.bias
+
+
+def _head_size(width: int, heads: int) -> int:
+    if heads < 1 or width % heads:
+        raise OptionError(
+            f"width must be a multiple of heads, found width = {width}, heads = {heads}; "
+            "give head_size otherwise"
+        )
+    return width // heads

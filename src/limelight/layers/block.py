@@ -1,0 +1,128 @@
+"""A block: attention, then the feed-forward layer, with norms and the way around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limelight.layers.attention import Attention
+from limelight.layers.cache import BlockCache
+from limelight.layers.feedforward import FeedForward
+from limelight.layers.norm import make_norm
+from limelight.layers.rotary import Rotation
+from limelight.ops.bias import Alibi
+from limelight.ops.mask_rules import Mask
+from limelight.shapes import OptionError
+
+Order = Literal["pre", "post", "late"]
+
+NormMaker = Callable[[int], nn.Module]
+
+
+def _layer_norm(width: int) -> nn.Module:
+    return make_norm("layer", width, 1e-5)
+
+
+class Block(nn.Module):
+    """One layer of a Transformer: `b n m` → `b n m`.
+
+        pre     a = x + Attention(norm(x));    y = a + FFN(norm(a))
+        post    a = norm(x + Attention(x));    y = norm(a + FFN(a))
+        late    a = Attention(x);              y = norm(FFN(a) + a)
+
+    With `cross`, attention to a memory stands between the two, in the same form.
+    "late" is for stacks whose residual starts after attention: h = LayerNorm(FFN(A) + A).
+
+    Args:
+        attention: from the text to itself.
+        feedforward: for each token by itself.
+        order: where the norms sit.
+        norm: makes a norm for a width; LayerNorm unless given.
+        cross: from the text to the memory.
+        dropout: the chance that a channel of a layer's output is dropped in training.
+
+    >>> import torch, limelight as ll
+    >>> block = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8), order="late")
+    >>> x = torch.randn(1, 5, 8)
+    >>> a = block.attention(x)
+    >>> torch.allclose(block(x), block.feedforward_norm(block.feedforward(a) + a), atol=1e-6)
+    True
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        feedforward: FeedForward,
+        *,
+        order: Order = "pre",
+        norm: NormMaker = _layer_norm,
+        cross: Attention | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if order not in ("pre", "post", "late"):
+            raise OptionError(f"order must be 'pre', 'post' or 'late', found {order!r}")
+        width = attention.width
+        if feedforward.width != width or (cross is not None and cross.width != width):
+            raise OptionError(f"every layer of a block must have width {width} as its attention")
+        for name, layer in (("attention", attention), ("cross", cross)):
+            if (
+                layer is not None
+                and layer.output is None
+                and layer.heads * layer.value_size != width
+            ):
+                raise OptionError(
+                    f"{name} without output projection gives {layer.heads * layer.value_size} "
+                    f"channels, expected width = {width}"
+                )
+        self.order, self.dropout = order, dropout
+        self.attention = attention
+        self.attention_norm = norm(width) if order != "late" else None
+        self.cross = cross
+        self.cross_norm = norm(width) if cross is not None and order != "late" else None
+        self.feedforward = feedforward
+        self.feedforward_norm = norm(width)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: Tensor | Alibi | None = None,
+        rotation: Rotation | None = None,
+        memory_mask: Mask | Tensor | None = None,
+        cache: BlockCache | None = None,
+    ) -> Tensor:
+        """`b n m` → `b n m`; mask, bias and rotation go to self-attention, memory_mask to cross."""
+        own, other = (None, None) if cache is None else cache
+        pre, norm = self.order == "pre", self.attention_norm
+        y = self.attention(
+            norm(x) if pre and norm is not None else x,
+            mask=mask, bias=bias, rotation=rotation, cache=own,
+        )  # fmt: skip
+        x = self._join(x, y, norm)
+        if self.cross is not None:
+            if memory is None:
+                raise OptionError("this block attends to a memory: memory must be given")
+            norm = self.cross_norm
+            y = self.cross(
+                norm(x) if pre and norm is not None else x, memory, mask=memory_mask, cache=other
+            )
+            x = self._join(x, y, norm)
+        norm = self.feedforward_norm
+        y = self._drop(self.feedforward(norm(x) if pre else x))
+        return x + y if pre else norm(x + y)
+
+    def _join(self, x: Tensor, y: Tensor, norm: nn.Module | None) -> Tensor:
+        """The output y of an attention layer put together with what went around it."""
+        y = self._drop(y)
+        if norm is None:
+            return y
+        return x + y if self.order == "pre" else norm(x + y)
+
+    def _drop(self, y: Tensor) -> Tensor:
+        return F.dropout(y, self.dropout) if self.dropout and self.training else y

@@ -1,0 +1,70 @@
+"""The feed-forward layer: what happens to each token by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limelight.shapes import OptionError, ShapeError, shape_text
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """silu(gate) · up, the two halves of the last axis: `… 2f` → `… f`."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "swiglu": swiglu,
+}
+
+
+class FeedForward(nn.Module):
+    """Widen, bend, narrow: `b n m` → `b n f` → `b n m`.
+
+        relu, gelu, gelu_tanh    y = act(x·W_up) · W_down
+        swiglu                   y = (silu(x·W_gate) ⊙ x·W_up) · W_down
+
+    For swiglu the gate and up matrices are stored as one, gate first: `up.weight` is `2f m`.
+    Shazeer 2020, https://arxiv.org/abs/2002.05202
+
+    >>> import torch, limelight as ll
+    >>> ll.FeedForward(8, 32, activation="swiglu", bias=False)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int | None = None,
+        *,
+        activation: Activation = "gelu",
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            kinds = ", ".join(map(repr, ACTIVATIONS))
+            raise OptionError(f"activation must be one of {kinds}, found {activation!r}")
+        hidden = 4 * width if hidden is None else hidden
+        if width < 1 or hidden < 1:
+            raise OptionError(f"width and hidden must be at least 1, found {width} and {hidden}")
+        self.width = width
+        self.up = nn.Linear(width, 2 * hidden if activation == "swiglu" else hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+        self.activation = activation
+        self._bend = ACTIVATIONS[activation]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`… m` → `… m`, each token by itself."""
+        if x.shape[-1] != self.width:
+            raise ShapeError(f"x has shape {shape_text(x)}, expected m = {self.width} as last axis")
+        return self.down(self._bend(self.up(x)))

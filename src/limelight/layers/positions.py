@@ -1,0 +1,85 @@
+"""Where a token stands: waves or learned vectors added to it, or a bias on the scores by distance.
+
+Rotary positions have their own file; ALiBi is a structural bias of the operation (`ll.alibi`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from limelight.shapes import OptionError
+
+
+def sinusoidal(positions: Tensor, width: int) -> Tensor:
+    """Positions as waves, from fast to slow: whole numbers `…` → float32 `… m`.
+
+        out[2t] = sin(p · 10000^(−2t/m)),  out[2t + 1] = cos(p · 10000^(−2t/m))
+
+    Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
+
+    >>> import torch
+    >>> sinusoidal(torch.arange(2), 4)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
+    """
+    if width < 2 or width % 2:
+        raise OptionError(f"sinusoidal positions need an even width, found {width}")
+    steps = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device)
+    waves = positions.float()[..., None] * torch.exp(steps * (-math.log(10000.0) / width))
+    return torch.stack((waves.sin(), waves.cos()), dim=-1).flatten(-2)
+
+
+class RelativeBias(nn.Module):
+    """A learned number for each head and distance, added to the scores, as in T5.
+
+        scores_ij += table[bucket(j − p_i), h]
+
+    Near distances have a bucket each, farther ones share buckets that widen as the logarithm, up
+    to `furthest`; beyond it all share the last. With `both_ways` half of the buckets look ahead.
+    Raffel et al. 2019, https://arxiv.org/abs/1910.10683
+
+    >>> import torch, limelight as ll
+    >>> ll.RelativeBias(heads=2)(3, 5).shape
+    torch.Size([1, 2, 3, 5])
+    """
+
+    def __init__(
+        self, heads: int, *, buckets: int = 32, furthest: int = 128, both_ways: bool = True
+    ) -> None:
+        super().__init__()
+        side = buckets // 2 if both_ways else buckets
+        if side < 2 or (both_ways and buckets % 2):
+            raise OptionError(f"relative positions need at least 4 buckets, even, found {buckets}")
+        if furthest <= side // 2:
+            raise OptionError(
+                f"relative positions need furthest above {side // 2}, found {furthest}"
+            )
+        self.buckets, self.furthest, self.both_ways = buckets, furthest, both_ways
+        self.table = nn.Parameter(torch.empty(buckets, heads))
+        nn.init.normal_(self.table, std=0.02)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of each signed distance j − p (negative: looks back)."""
+        side = self.buckets
+        first = torch.zeros_like(distance)
+        if self.both_ways:
+            side //= 2
+            first = torch.where(distance > 0, side, 0)
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        near = side // 2
+        # Logarithmic share of the way from `near` to `furthest`, in the buckets that are left.
+        share = torch.log(distance.clamp(min=1).float() / near) / math.log(self.furthest / near)
+        far = (near + (share * (side - near)).long()).clamp(max=side - 1)
+        return first + torch.where(distance < near, distance, far)
+
+    def forward(self, queries: int, keys: int) -> Tensor:
+        """The bias `1 h i j`; the last query stands on the last key."""
+        device = self.table.device
+        rows = torch.arange(queries, device=device)[:, None] + (keys - queries)
+        buckets = self.bucket(torch.arange(keys, device=device) - rows)
+        return self.table[buckets].permute(2, 0, 1)[None]

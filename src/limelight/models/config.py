@@ -1,0 +1,263 @@
+"""One description of a model: its sizes, and a few choices instead of many flags."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, cast, get_args
+
+from limelight.layers.block import Order
+from limelight.layers.feedforward import Activation
+from limelight.layers.norm import Norm
+from limelight.layers.rotary import SCALINGS, Scaling
+from limelight.shapes import OptionError
+
+Kind = Literal["encoder", "decoder", "transformer"]
+Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
+Embedding = Literal["plain", "scaled", "normed"]
+ModelBiases = Literal["none", "inputs", "attention", "all"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "kind": get_args(Kind),
+    "positions": get_args(Positions),
+    "activation": get_args(Activation),
+    "norm": get_args(Norm),
+    "order": get_args(Order),
+    "bias": get_args(ModelBiases),
+    "embedding": get_args(Embedding),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """What a model is made of. Frozen; combinations that make no sense fail here, in words.
+
+    >>> Config.llama(layers=2, width=64, heads=4, kv_heads=3)
+    Traceback (most recent call last):
+    ...
+    limelight.shapes.OptionError: kv_heads must divide heads, found kv_heads = 3, heads = 4
+    >>> Config.gpt2(layers=2).width
+    768
+    """
+
+    kind: Kind
+    """encoder: every token sees all; decoder: each sees those before; transformer: both, joined"""
+    vocabulary: int
+    width: int
+    layers: int
+    heads: int
+    context: int
+    """tokens in the longest text; a limit where positions are learned"""
+    decoder_layers: int | None = None
+    """of a transformer; as many as `layers` unless given"""
+    kv_heads: int | None = None
+    """fewer than heads: grouped"""
+    head_size: int | None = None
+    """width / heads unless given"""
+    value_rank: int | None = None
+    """the rank of the value map, full unless given"""
+    hidden: int | None = None
+    """channels inside the feed-forward layer, 4·width unless given"""
+    positions: Positions = "learned"
+    rotary_base: float = 10000.0
+    rotary_scaling: Scaling | None = None
+    window: int | None = None
+    """how many tokens back (an encoder: and ahead) a token sees, all unless given"""
+    activation: Activation = "gelu"
+    norm: Norm = "layer"
+    norm_eps: float = 1e-5
+    order: Order = "pre"
+    """where norms sit: see `Block`"""
+    bias: ModelBiases = "all"
+    """none; inputs: of Q, K, V; attention: W^O too; all: feed-forward too"""
+    embedding: Embedding = "plain"
+    """scaled: times √width, with the first weights of the 2017 paper; normed: a norm after it"""
+    segments: int = 0
+    """kinds of segment that have a vector of their own (BERT)"""
+    tied: bool = True
+    """whether the token table is also the output matrix"""
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._check_sizes()
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                kinds = ", ".join(map(repr, choices))
+                raise OptionError(f"{name} must be one of {kinds}, found {getattr(self, name)!r}")
+        self._check_numbers()
+        self._check_heads()
+        self._check_positions()
+        if self.decoder_layers is not None and self.kind != "transformer":
+            raise OptionError(f"decoder_layers is for kind='transformer', found {self.kind!r}")
+        if self.segments and self.kind != "encoder":
+            raise OptionError(f"segments are for kind='encoder', found {self.kind!r}")
+
+    def _check_sizes(self) -> None:
+        for name in ("vocabulary", "width", "layers", "heads", "context"):
+            _whole(name, getattr(self, name), 1)
+        for name in ("decoder_layers", "kv_heads", "head_size", "value_rank", "hidden"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 1)
+        _whole("segments", self.segments, 0)
+        if self.window is not None:
+            _whole("window", self.window, 0)
+
+    def _check_numbers(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise OptionError(f"dropout must be at least 0 and below 1, found {self.dropout}")
+        if not 0 < self.norm_eps < 1:
+            raise OptionError(f"norm_eps must be a small positive number, found {self.norm_eps}")
+        if not self.rotary_base > 1:
+            raise OptionError(f"rotary_base must be above 1, found {self.rotary_base}")
+
+    def _check_heads(self) -> None:
+        if self.head_size is None and self.width % self.heads:
+            raise OptionError(
+                f"width must be a multiple of heads, found width = {self.width}, "
+                f"heads = {self.heads}; give head_size otherwise"
+            )
+        if self.heads % self.groups:
+            raise OptionError(
+                f"kv_heads must divide heads, found kv_heads = {self.groups}, heads = {self.heads}"
+            )
+
+    def _check_positions(self) -> None:
+        rotary = self.positions == "rotary"
+        if not rotary and (self.rotary_scaling is not None or self.rotary_base != 10000.0):
+            raise OptionError(
+                f"rotary_base and rotary_scaling need positions='rotary', found {self.positions!r}"
+            )
+        if self.rotary_scaling is not None and not isinstance(self.rotary_scaling, Scaling):
+            raise OptionError(f"rotary_scaling must be a Scaling, found {self.rotary_scaling!r}")
+        if rotary and self.size % 2:
+            raise OptionError(f"rotary positions need an even head size, found {self.size}")
+        if self.positions == "sinusoidal" and self.width % 2:
+            raise OptionError(f"sinusoidal positions need an even width, found {self.width}")
+
+    @property
+    def size(self) -> int:
+        """d, the channels of a head."""
+        return self.width // self.heads if self.head_size is None else self.head_size
+
+    @property
+    def groups(self) -> int:
+        """g, the key/value heads."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @classmethod
+    def transformer2017(cls, **changes: Any) -> Config:
+        """The encoder–decoder of "Attention Is All You Need", base size.
+
+        Vaswani et al. 2017, https://arxiv.org/abs/1706.03762
+        """
+        preset = cls(
+            kind="transformer", vocabulary=37000, width=512, layers=6, heads=8, hidden=2048,
+            context=512, positions="sinusoidal", activation="relu", order="post",
+            embedding="scaled", dropout=0.1,
+        )  # fmt: skip
+        return preset.changed(**changes)
+
+    @classmethod
+    def bert(cls, **changes: Any) -> Config:
+        """BERT, base size. Devlin et al. 2018, https://arxiv.org/abs/1810.04805."""
+        preset = cls(
+            kind="encoder", vocabulary=30522, width=768, layers=12, heads=12, context=512,
+            order="post", embedding="normed", segments=2, norm_eps=1e-12,
+        )  # fmt: skip
+        return preset.changed(**changes)
+
+    @classmethod
+    def gpt2(cls, **changes: Any) -> Config:
+        """GPT-2, small size. Radford et al. 2019."""
+        preset = cls(
+            kind="decoder", vocabulary=50257, width=768, layers=12, heads=12, context=1024,
+            activation="gelu_tanh",
+        )  # fmt: skip
+        return preset.changed(**changes)
+
+    @classmethod
+    def llama(cls, **changes: Any) -> Config:
+        """Llama 2, 7B size. Touvron et al. 2023, https://arxiv.org/abs/2307.09288."""
+        preset = cls(
+            kind="decoder", vocabulary=32000, width=4096, layers=32, heads=32, hidden=11008,
+            context=4096, positions="rotary", activation="swiglu", norm="rms", bias="none",
+            tied=False,
+        )  # fmt: skip
+        # A preset of another width keeps the proportion of its feed-forward layer, 8/3 in eights.
+        if "width" in changes and "hidden" not in changes:
+            changes["hidden"] = -(-8 * int(changes["width"]) // 24) * 8
+        return preset.changed(**changes)
+
+    def changed(self, **changes: Any) -> Config:
+        """The same but for these fields."""
+        names = {field.name for field in fields(self)}
+        for name in changes:
+            if name not in names:
+                raise OptionError(
+                    f"Config has no field {name!r}; it has {', '.join(sorted(names))}"
+                )
+        if "width" in changes and "hidden" not in changes and self.hidden == 4 * self.width:
+            changes["hidden"] = None
+        return replace(self, **changes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for a JSON or TOML file; what is as by default is left out.
+
+        >>> Config.from_dict(Config.bert().as_dict()) == Config.bert()
+        True
+        """
+        result: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value == field.default:
+                continue
+            if isinstance(value, Scaling):
+                value = {"kind": value.kind, **asdict(value)}
+            result[field.name] = value
+        return result
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Config:
+        """The config that `as_dict` wrote; unknown and missing names are refused."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise OptionError(f"config has unknown fields: {', '.join(unknown)}")
+        missing = [
+            name
+            for name in ("kind", "vocabulary", "width", "layers", "heads", "context")
+            if name not in values
+        ]
+        if missing:
+            raise OptionError(f"config lacks fields: {', '.join(missing)}")
+        values = dict(values)
+        scaling = values.get("rotary_scaling")
+        if isinstance(scaling, dict):
+            values["rotary_scaling"] = make_scaling(cast("dict[str, Any]", scaling))
+        return cls(**values)
+
+
+def make_scaling(values: dict[str, Any]) -> Scaling:
+    """A rotary scaling from plain values: its `kind` and what that kind takes.
+
+    >>> make_scaling({"kind": "linear", "factor": 2.0})
+    LinearScaling(factor=2.0)
+    """
+    rest = dict(values)
+    kind = rest.pop("kind", None)
+    rule = SCALINGS.get(str(kind))
+    if rule is None:
+        kinds = ", ".join(map(repr, SCALINGS))
+        raise OptionError(f"rotary scaling kind must be one of {kinds}, found {kind!r}")
+    takes = {field.name for field in fields(rule)}
+    if not set(rest) <= takes:
+        extra = ", ".join(sorted(set(rest) - takes))
+        raise OptionError(f"rotary scaling {kind!r} does not take: {extra}")
+    try:
+        return rule(**rest)
+    except TypeError as error:
+        raise OptionError(f"rotary scaling {kind!r} needs: {', '.join(sorted(takes))}") from error
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} must be a whole number of at least {least}, found {value!r}")

@@ -1,0 +1,90 @@
+"""The decoder: a causal language model.
+
+State dict: see stack.py, and
+
+    [head.weight]     vocabulary m     tied=False
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limelight.layers.cache import Cache
+from limelight.models.config import Config
+from limelight.models.layout import causal_reach, lay_out
+from limelight.models.stack import Embedding, Stack, check_cache, first_weights
+from limelight.shapes import OptionError
+
+
+class Decoder(nn.Module):
+    """Each token sees those before it and says which comes next (GPT-2, Llama and their kind).
+
+        x = embed(tokens);  x = block(x) for each block;  logits = x · headᵀ     `b n` → `b n v`
+
+    >>> import torch, limelight as ll
+    >>> model = ll.Decoder(ll.Config.llama(vocabulary=100, width=16, layers=2, heads=4, kv_heads=2))
+    >>> model(torch.randint(100, (2, 7))).shape
+    torch.Size([2, 7, 100])
+
+    Prompts of different length, packed, fill a cache; then all go on together:
+
+    >>> cache = model.new_cache()
+    >>> with torch.inference_mode():
+    ...     packed = model.hidden(torch.arange(9), lengths=[4, 5], cache=cache)
+    ...     step = model(torch.tensor([[7], [8]]), cache=cache)
+    ...     alone = model(torch.tensor([[0, 1, 2, 3, 7]]))
+    >>> torch.allclose(step[0, 0], alone[0, -1], atol=1e-6)
+    True
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        if config.kind != "decoder":
+            raise OptionError(f"Decoder needs a config of kind 'decoder', found {config.kind!r}")
+        self.config = config
+        self.embedding = Embedding(config)
+        self.stack = Stack(config, config.layers, causal=True)
+        self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        first_weights(self, config)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        lengths: Sequence[int] | Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Logits of the next token at every place: `b n v`, or `total v` when packed.
+
+        Args:
+            tokens: `b n`, or packed `total` with `lengths`.
+            lengths: tokens of each text: real ones of each padded row, or of each packed text.
+            cache: what was read before; the tokens follow it and are appended to it.
+        """
+        return self.logits(self.hidden(tokens, lengths=lengths, cache=cache))
+
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        lengths: Sequence[int] | Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Hidden states after the last block and norm: `b n m`, or `total m` when packed."""
+        if cache is not None:
+            check_cache(cache, self.config, self.config.layers)
+        layout = lay_out(tokens, lengths, reach=causal_reach(self.config.window), cache=cache)
+        x = self.stack(self.embedding(layout), layout, cache=cache)
+        return x if layout.packed is None else x[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`… m` → `… v`."""
+        weight = self.embedding.tokens.weight if self.head is None else self.head.weight
+        return F.linear(hidden, weight)
+
+    def new_cache(self, capacity: int = 64) -> Cache:
+        """An empty cache that fits this model, with room for `capacity` tokens to begin with."""
+        return Cache(self.config.layers, window=self.config.window, capacity=capacity)

@@ -1,0 +1,63 @@
+"""The encoder: every token of a text sees all of it.
+
+State dict: see stack.py; nothing is added to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from limelight.models.config import Config
+from limelight.models.layout import full_reach, lay_out
+from limelight.models.stack import Embedding, Stack, first_weights
+from limelight.shapes import OptionError
+
+
+class Encoder(nn.Module):
+    """Tokens in, one vector a token out, each knowing the whole text (BERT and its kind).
+
+        x = embed(tokens);  x = block(x) for each block     `b n` → `b n m`
+
+    >>> import torch, limelight as ll
+    >>> encoder = ll.Encoder(ll.Config.bert(vocabulary=100, width=16, layers=2, heads=2))
+    >>> encoder(torch.randint(100, (2, 7))).shape
+    torch.Size([2, 7, 16])
+
+    Texts of different length, packed without padding, give the same as each by itself:
+
+    >>> packed = encoder(torch.arange(9), lengths=[4, 5])
+    >>> torch.allclose(packed[:4], encoder(torch.arange(4)[None])[0], atol=1e-6)
+    True
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        if config.kind != "encoder":
+            raise OptionError(f"Encoder needs a config of kind 'encoder', found {config.kind!r}")
+        self.config = config
+        self.embedding = Embedding(config)
+        self.stack = Stack(config, config.layers, causal=False)
+        first_weights(self, config)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        *,
+        lengths: Sequence[int] | Tensor | None = None,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states after the last block.
+
+        Args:
+            tokens: `b n`, or packed `total` with `lengths`.
+            lengths: tokens of each text: real ones of each padded row, or of each packed text.
+            segments: which segment each token belongs to, shaped as tokens; 0 unless given.
+
+        Returns:
+            `b n m`, or `total m` when packed.
+        """
+        layout = lay_out(tokens, lengths, reach=full_reach(self.config.window))
+        x = self.stack(self.embedding(layout, segments), layout)
+        return x if layout.packed is None else x[0]

@@ -1,0 +1,218 @@
+"""What all models share: the embedding, the stack of blocks, and their first weights.
+
+Names in the state dict (t counts blocks from 0; those in brackets exist by the config's choice):
+
+    embedding.tokens.weight                  vocabulary m
+    [embedding.positions.weight]             context m                  positions="learned"
+    [embedding.segments.weight]              segments m
+    [embedding.norm.weight, .bias]           m                          embedding="normed"
+    stack.blocks.t.attention.inputs.weight   h·d + 2·g·d  m             Q rows, K rows, V rows
+    [stack.blocks.t.attention.inputs.bias]
+    [stack.blocks.t.attention.value_up.weight]  g·d r                   value_rank=r; V rows are r
+    stack.blocks.t.attention.output.weight   m h·d
+    [stack.blocks.t.attention.output.bias]
+    [stack.blocks.t.attention_norm.weight, .bias]                       not with order="late"
+    stack.blocks.t.feedforward.up.weight     f m; swiglu: 2f m, gate rows first
+    stack.blocks.t.feedforward.down.weight   m f
+    [stack.blocks.t.feedforward.up.bias, .down.bias]
+    stack.blocks.t.feedforward_norm.weight, [.bias]
+    [stack.norm.weight, .bias]               m                          order="pre"
+    [stack.relative.table]                   buckets h                  positions="relative"
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limelight.layers.attention import Attention, Biases, HeadLinear
+from limelight.layers.block import Block
+from limelight.layers.cache import Cache
+from limelight.layers.feedforward import FeedForward
+from limelight.layers.norm import make_norm
+from limelight.layers.positions import RelativeBias, sinusoidal
+from limelight.layers.rotary import Rotary
+from limelight.models.config import Config
+from limelight.models.layout import Layout
+from limelight.ops.bias import Alibi, alibi
+from limelight.ops.mask_rules import Mask
+from limelight.shapes import OptionError, ShapeError, shape_text
+
+_ATTENTION_BIAS: dict[str, Biases] = {
+    "none": "none",
+    "inputs": "inputs",
+    "attention": "all",
+    "all": "all",
+}
+
+
+class Embedding(nn.Module):
+    """Tokens as vectors, with what is added to them: `b n` → `b n m`.
+
+    x = scale · tokens[token] + positions[p] + segments[segment], then norm and dropout
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        width = config.width
+        self.tokens = nn.Embedding(config.vocabulary, width)
+        learned = config.positions == "learned"
+        self.positions = nn.Embedding(config.context, width) if learned else None
+        self.segments = nn.Embedding(config.segments, width) if config.segments else None
+        normed = config.embedding == "normed"
+        self.norm = make_norm(config.norm, width, config.norm_eps) if normed else None
+
+    def forward(self, layout: Layout, segments: Tensor | None = None) -> Tensor:
+        x = self._look_up(layout.tokens)
+        if self.config.embedding == "scaled":
+            x = x * math.sqrt(self.config.width)
+        if self.positions is not None:
+            if layout.last >= self.config.context:
+                raise ShapeError(
+                    f"tokens reach position {layout.last}, "
+                    f"expected at most {self.config.context - 1}: the model has learned "
+                    f"{self.config.context} positions"
+                )
+            x = x + self.positions(layout.positions)
+        elif self.config.positions == "sinusoidal":
+            x = x + sinusoidal(layout.positions, self.config.width).to(x.dtype)
+        x = self._add_segments(x, layout, segments)
+        if self.norm is not None:
+            x = self.norm(x)
+        dropout = self.config.dropout
+        return F.dropout(x, dropout) if dropout and self.training else x
+
+    def _look_up(self, tokens: Tensor) -> Tensor:
+        try:
+            return self.tokens(tokens)
+        except IndexError as error:
+            low, high = (int(end) for end in torch.aminmax(tokens))
+            raise OptionError(
+                f"tokens go from {low} to {high}, expected 0 to {self.config.vocabulary - 1}"
+            ) from error
+
+    def _add_segments(self, x: Tensor, layout: Layout, segments: Tensor | None) -> Tensor:
+        if self.segments is None:
+            if segments is not None:
+                raise OptionError("segments were given, but this model has none")
+            return x
+        if segments is None:
+            return x + self.segments.weight[0]
+        if segments.shape != layout.tokens.shape and segments[None].shape != layout.tokens.shape:
+            raise ShapeError(
+                f"segments has shape {shape_text(segments)}, "
+                f"expected {shape_text(layout.tokens)} as tokens"
+            )
+        return x + self.segments(segments.view(layout.tokens.shape))
+
+
+class Stack(nn.Module):
+    """Blocks one after the other, and what they share: `b n m` → `b n m`.
+
+    Turns and biases for the positions are made once a pass, not once a block.
+    """
+
+    def __init__(self, config: Config, layers: int, *, causal: bool, cross: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([make_block(config, cross=cross) for _ in range(layers)])
+        pre = config.order == "pre"
+        self.norm = make_norm(config.norm, config.width, config.norm_eps) if pre else None
+        self.rotary = self.relative = None
+        self._alibi: Alibi | None = None
+        if config.positions == "rotary":
+            self.rotary = Rotary(
+                config.size, base=config.rotary_base, scaling=config.rotary_scaling
+            )
+        elif config.positions == "relative":
+            self.relative = RelativeBias(config.heads, both_ways=not causal)
+        elif config.positions == "alibi":
+            self._alibi = alibi(config.heads)
+
+    def forward(
+        self,
+        x: Tensor,
+        layout: Layout,
+        *,
+        memory: Tensor | None = None,
+        memory_mask: Mask | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        new = x.shape[1]
+        rotation = None if self.rotary is None else self.rotary(layout.positions)
+        bias: Tensor | Alibi | None = self._alibi
+        if self.relative is not None:
+            past = cache is not None and layout.packed is None
+            bias = self.relative(new, cache.visible(new) if cache is not None and past else new)
+        for index, block in enumerate(self.blocks):
+            x = block(
+                x, memory,
+                mask=layout.mask, bias=bias, rotation=rotation, memory_mask=memory_mask,
+                cache=None if cache is None else cache.blocks[index],
+            )  # fmt: skip
+        if cache is not None:
+            if layout.packed is None:
+                cache.advance(new)
+            else:
+                cache.advance_packed(layout.packed)
+        return x if self.norm is None else self.norm(x)
+
+
+def make_block(config: Config, *, cross: bool = False) -> Block:
+    """One block as the config describes it."""
+    return Block(
+        _make_attention(config),
+        FeedForward(
+            config.width, config.hidden, activation=config.activation, bias=config.bias == "all"
+        ),
+        order=config.order,
+        norm=lambda width: make_norm(config.norm, width, config.norm_eps),
+        cross=_make_attention(config) if cross else None,
+        dropout=config.dropout,
+    )
+
+
+def _make_attention(config: Config) -> Attention:
+    return Attention(
+        config.width,
+        config.heads,
+        kv_heads=config.kv_heads,
+        head_size=config.head_size,
+        value_rank=config.value_rank,
+        bias=_ATTENTION_BIAS[config.bias],
+        dropout=config.dropout,
+    )
+
+
+def check_cache(cache: Cache, config: Config, layers: int) -> None:
+    """Raise unless the cache was made for a model of this config."""
+    if len(cache.blocks) != layers or cache.window != config.window:
+        raise OptionError(
+            f"cache has {len(cache.blocks)} layers and window {cache.window}, "
+            f"expected {layers} and {config.window}: make it with new_cache()"
+        )
+
+
+@torch.no_grad()
+def first_weights(model: nn.Module, config: Config) -> None:
+    """Draw the weights that training starts from.
+
+    Normal with a spread of 0.02, and 0.02/√(2·layers) for what is added to the residual stream, as
+    GPT-2; with embedding="scaled" as in 2017: Glorot's for matrices, 1/√m for tokens.
+    """
+    scaled = config.embedding == "scaled"
+    residual = 0.02 / math.sqrt(2 * config.layers)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | HeadLinear):
+            if scaled:
+                nn.init.xavier_uniform_(module.weight)
+            else:
+                last = name.rpartition(".")[2]
+                nn.init.normal_(module.weight, std=residual if last in ("output", "down") else 0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=config.width**-0.5 if scaled else 0.02)

@@ -1,0 +1,125 @@
+"""The Transformer: an encoder reads a text, a decoder writes another while looking at it.
+
+State dict, with the names inside a stack as in stack.py:
+
+    embedding.*             one table for source and target
+    encoder.blocks.t.*  [encoder.norm.*]  [encoder.relative.table]
+    decoder.blocks.t.*  [decoder.norm.*]  [decoder.relative.table]
+    decoder.blocks.t.cross.inputs.weight, .output.weight, …; decoder.blocks.t.cross_norm.*
+    [head.weight]              vocabulary m     tied=False
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limelight.layers.cache import Cache
+from limelight.models.config import Config
+from limelight.models.layout import causal_reach, full_reach, lay_out
+from limelight.models.stack import Embedding, Stack, check_cache, first_weights
+from limelight.ops.mask_rules import Mask
+from limelight.ops.masks import padding
+from limelight.shapes import OptionError, ShapeError, shape_text
+
+
+class Memory(NamedTuple):
+    """A source as the encoder read it."""
+
+    hidden: Tensor
+    """b j m"""
+    mask: Mask | None
+    """which of its columns are real"""
+
+    def select(self, rows: Tensor, lengths: Sequence[int]) -> Memory:
+        """These rows of the batch, whose sources have these lengths (for beam search)."""
+        return Memory(self.hidden.index_select(0, rows), _filled(lengths, self.hidden.shape[1]))
+
+
+class Transformer(nn.Module):
+    """Reads a source, writes a target (the 2017 Transformer).
+
+        memory = encoder(embed(source))                    `b j` → `b j m`
+        logits = decoder(embed(target), memory) · headᵀ    `b i` → `b i v`
+
+    >>> import torch, limelight as ll
+    >>> model = ll.Transformer(
+    ...     ll.Config.transformer2017(vocabulary=100, width=16, layers=2, heads=2)
+    ... )
+    >>> source, target = torch.randint(100, (2, 9)), torch.randint(100, (2, 6))
+    >>> model(source, target, source_lengths=[9, 5]).shape
+    torch.Size([2, 6, 100])
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        if config.kind != "transformer":
+            raise OptionError(
+                f"Transformer needs a config of kind 'transformer', found {config.kind!r}"
+            )
+        self.config = config
+        self.embedding = Embedding(config)
+        self.encoder = Stack(config, config.layers, causal=False)
+        self.decoder_layers = config.decoder_layers or config.layers
+        self.decoder = Stack(config, self.decoder_layers, causal=True, cross=True)
+        self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        first_weights(self, config)
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        source_lengths: Sequence[int] | Tensor | None = None,
+    ) -> Tensor:
+        """Logits of the next target token at every place of the target.
+
+        Args:
+            source: tokens `b j`.
+            target: tokens `b i`, as far as they are written.
+            source_lengths: real tokens of each source row; all unless given. Padding at the end of
+                a target row needs no mask: no earlier token sees it.
+
+        Returns:
+            `b i v`.
+        """
+        memory = self.encode(source, lengths=source_lengths)
+        return self.logits(self.decode(target, memory))
+
+    def encode(self, source: Tensor, *, lengths: Sequence[int] | Tensor | None = None) -> Memory:
+        """Read a source `b j`."""
+        if source.ndim != 2:
+            raise ShapeError(f"source has shape {shape_text(source)}, expected (b, j)")
+        layout = lay_out(source, lengths, reach=full_reach(self.config.window))
+        hidden = self.encoder(self.embedding(layout), layout)
+        return Memory(hidden, None if lengths is None else _filled(lengths, source.shape[1]))
+
+    def decode(self, target: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
+        """Hidden states of the target tokens `b i`, which follow those of the cache: `b i m`."""
+        if target.ndim != 2 or target.shape[0] != memory.hidden.shape[0]:
+            b = memory.hidden.shape[0]
+            raise ShapeError(f"target has shape {shape_text(target)}, expected (b = {b}, i)")
+        if cache is not None:
+            check_cache(cache, self.config, self.decoder_layers)
+        layout = lay_out(target, None, reach=causal_reach(self.config.window), cache=cache)
+        return self.decoder(
+            self.embedding(layout), layout,
+            memory=memory.hidden, memory_mask=memory.mask, cache=cache,
+        )  # fmt: skip
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """`… m` → `… v`."""
+        weight = self.embedding.tokens.weight if self.head is None else self.head.weight
+        return F.linear(hidden, weight)
+
+    def new_cache(self, capacity: int = 64) -> Cache:
+        """An empty cache that fits the decoder."""
+        return Cache(self.decoder_layers, window=self.config.window, capacity=capacity)
+
+
+def _filled(lengths: Sequence[int] | Tensor, columns: int) -> Mask | None:
+    values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    return None if min(values, default=columns) == columns else padding(values)
