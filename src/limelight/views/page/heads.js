@@ -1,0 +1,138 @@
+// All heads at once, a small picture each; choose one with pointer or arrow keys.
+
+import { FONT, html, number, shorten, svg } from "./dom.js";
+import { height, rgb } from "./scale.js";
+import { derive, entropy, strongest } from "./view.js";
+
+const CELL = 46; // with its gap
+const GAP = 6;
+const LEFT = 24;
+const TOP = 20;
+
+export function createHeads(store, numbers) {
+  const { layers, heads } = numbers.spec;
+  const root = svg("svg", { class: "picture heads", role: "group", "aria-label": "All heads", "font-family": FONT });
+  const caption = html("p", { class: "caption", "aria-live": "polite" });
+  const thumbs = [];
+  let drawn = null;
+
+  function draw(view) {
+    const before = drawn;
+    drawn = view;
+    const same = before && ["log", "sinks", "words"].every((key) => before.state[key] === view.state[key]);
+    if (!same || before.palette !== view.palette) build(view);
+    mark(view);
+  }
+
+  function build(view) {
+    const width = LEFT + heads * CELL;
+    const total = TOP + layers.length * CELL;
+    root.setAttribute("viewBox", `0 0 ${width} ${total}`);
+    root.setAttribute("width", width);
+    root.setAttribute("height", total);
+    thumbs.length = 0;
+    const parts = [];
+    const label = (text, x, y, anchor) => svg("text", {
+      x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": 10.5, fill: view.palette.muted,
+    }, text);
+    for (let head = 0; head < heads; head += 1) {
+      parts.push(label(String(head), LEFT + head * CELL + (CELL - GAP) / 2, 9, "middle"));
+    }
+    layers.forEach((name, layer) => {
+      parts.push(label(String(name), LEFT - 8, TOP + layer * CELL + (CELL - GAP) / 2, "end"));
+      for (let head = 0; head < heads; head += 1) thumbs.push(thumb(view, layer, head));
+    });
+    root.replaceChildren(...parts, ...thumbs.map((each) => each.group));
+  }
+
+  function thumb(view, layer, head) {
+    const side = CELL - GAP;
+    const place = { x: LEFT + head * CELL, y: TOP + layer * CELL, width: side, height: side };
+    const image = svg("image", {
+      ...place, href: sketch(view, numbers, layer, head), preserveAspectRatio: "none", "image-rendering": "pixelated",
+    });
+    const edge = svg("rect", { ...place, rx: 3, fill: "none", stroke: view.palette.line });
+    const group = svg("g", {
+      class: "thumb", role: "button", tabindex: -1, "aria-label": `Layer ${layers[layer]}, head ${head}`,
+      click: () => store.set({ layer, head }),
+      pointerenter: () => explain(layer, head),
+      pointerleave: () => explain(drawn.state.layer, drawn.state.head),
+      focus: () => explain(layer, head),
+      keydown: (event) => move(event, layer, head),
+    }, image, edge);
+    return { group, edge, layer, head };
+  }
+
+  function move(event, layer, head) {
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      store.set({ layer, head });
+      return;
+    }
+    const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const [down, right] = steps[event.key];
+    const to = {
+      layer: Math.min(Math.max(layer + down, 0), layers.length - 1),
+      head: Math.min(Math.max(head + right, 0), heads - 1),
+    };
+    store.set(to);
+    thumbs[to.layer * heads + to.head].group.focus();
+  }
+
+  function mark(view) {
+    for (const { group, edge, layer, head } of thumbs) {
+      const chosen = layer === view.state.layer && head === view.state.head;
+      edge.setAttribute("stroke", chosen ? view.palette.ask : view.palette.line);
+      edge.setAttribute("stroke-width", chosen ? 2.5 : 1);
+      group.setAttribute("aria-pressed", String(chosen));
+      group.setAttribute("tabindex", chosen ? 0 : -1);
+    }
+    explain(view.state.layer, view.state.head);
+  }
+
+  function explain(layer, head) {
+    const view = derive(numbers, { ...drawn.state, layer, head });
+    const [best] = strongest(view, 1);
+    const parts = [html("strong", {}, `Layer ${layers[layer]}, head ${head}`)];
+    if (best) {
+      parts.push(
+        "  strongest ",
+        html("bdi", { class: "asker" }, shorten(view.rows.labels[best.row], 20)), " → ",
+        html("bdi", { class: "answer" }, shorten(view.columns.labels[best.column], 20)), " ",
+        html("span", { class: "number" }, number(best.weight)),
+      );
+    }
+    parts.push(`  ·  entropy ${number(entropy(view.matrix), 2)} bits`);
+    caption.replaceChildren(...parts);
+  }
+
+  return {
+    element: html("div", {}, html("div", { class: "frame scrolls" }, root), caption),
+    picture: root, draw, focus: () => {},
+  };
+}
+
+/** One head as a picture of at most 48 × 48 pixels, each the strongest weight under it, on a scale from 0 to 1. */
+function sketch(view, numbers, layer, head) {
+  const { matrix, shown, state } = derive(numbers, { ...view.state, layer, head });
+  const width = Math.min(matrix.columns, 48);
+  const tall = Math.min(matrix.rows, 48);
+  const pooled = new Float32Array(width * tall);
+  for (let i = 0; i < matrix.rows; i += 1) {
+    const y = Math.floor((i * tall) / matrix.rows);
+    for (let j = 0; j < matrix.columns; j += 1) {
+      const place = y * width + Math.floor((j * width) / matrix.columns);
+      if (shown(j)) pooled[place] = Math.max(pooled[place], matrix.at(i, j));
+    }
+  }
+  const canvas = html("canvas", { width, height: tall });
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, tall);
+  pooled.forEach((weight, place) => {
+    image.data.set([...rgb(view.palette, height(weight, 1, state.log)), 255], 4 * place);
+  });
+  context.putImageData(image, 0, 0);
+  return canvas.toDataURL();
+}

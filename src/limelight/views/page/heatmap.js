@@ -1,0 +1,208 @@
+// The weights of one head: rows ask, columns answer.
+
+import { FONT, html, number, shorten, svg } from "./dom.js";
+import { colour, height, lowest, rgb } from "./scale.js";
+import { asking } from "./view.js";
+
+const MOST_RECTANGLES = 4096; // beyond, the cells are one picture
+const WIDEST = 660;
+
+export function createHeatmap(store) {
+  const root = svg("svg", { class: "picture heatmap", role: "img", "font-family": FONT });
+  const tip = html("div", { class: "tip", role: "status", hidden: true });
+  const frame = html("div", { class: "frame scrolls" }, root, tip);
+  let layout = null;
+  let marks = null;
+  let drawn = null;
+
+  function draw(view) {
+    drawn = view;
+    layout = measure(view, frame.clientWidth || WIDEST);
+    const { left, top, cell, rows, columns, bottom } = layout;
+    const width = left + columns * cell + 8;
+    const total = top + rows * cell + bottom;
+    root.setAttribute("viewBox", `0 0 ${width} ${total}`);
+    root.setAttribute("width", width);
+    root.setAttribute("height", total);
+    root.setAttribute("aria-label", describe(view));
+    marks = svg("g", { "pointer-events": "none", fill: "none" });
+    root.replaceChildren(cells(view, layout), ...labels(view, layout), legend(view, layout, total), marks);
+    focus(view);
+  }
+
+  function locate(event) {
+    const box = root.getBoundingClientRect();
+    const zoom = root.viewBox.baseVal.width / box.width;
+    const column = Math.floor(((event.clientX - box.left) * zoom - layout.left) / layout.cell);
+    const row = Math.floor(((event.clientY - box.top) * zoom - layout.top) / layout.cell);
+    const inside = row >= 0 && row < layout.rows && column >= 0 && column < layout.columns;
+    return inside ? { row, column } : null;
+  }
+
+  root.addEventListener("pointermove", (event) => {
+    const found = locate(event);
+    store.set({ query: found?.row ?? null, key: found?.column ?? null });
+    tell(found);
+  });
+  root.addEventListener("pointerleave", () => {
+    store.set({ query: null, key: null });
+    tell(null);
+  });
+  root.addEventListener("click", (event) => {
+    const found = locate(event);
+    if (found) store.set({ locked: store.get().locked === found.row ? null : found.row });
+  });
+
+  function tell(found) {
+    tip.hidden = !found;
+    if (!found) return;
+    const { row, column } = found;
+    tip.replaceChildren(
+      html("bdi", { class: "asker" }, shorten(drawn.rows.labels[row], 24)), " → ",
+      html("bdi", { class: "answer" }, shorten(drawn.columns.labels[column], 24)), " ",
+      html("strong", { class: "number" }, number(drawn.matrix.at(row, column))),
+    );
+    const box = root.getBoundingClientRect();
+    const zoom = box.width / root.viewBox.baseVal.width;
+    const x = (layout.left + (column + 0.5) * layout.cell) * zoom;
+    const y = (layout.top + row * layout.cell) * zoom;
+    const half = tip.offsetWidth / 2;
+    const room = Math.max(box.width, frame.clientWidth);
+    tip.style.left = `${Math.min(Math.max(x, half + 4), room - half - 4)}px`;
+    tip.style.top = `${y - 8}px`;
+  }
+
+  function focus(view) {
+    const { left, top, cell, rows, columns } = layout;
+    const row = asking(view.state);
+    const column = view.state.key;
+    const frameOf = (x, y, width, tall, stroke) => svg("rect", {
+      x, y, width, height: tall, rx: Math.min(3, cell / 4), stroke, "stroke-width": 1.75,
+    });
+    const parts = [];
+    if (row !== null) parts.push(frameOf(left, top + row * cell, columns * cell, cell, view.palette.ask));
+    if (column !== null && column < columns) {
+      parts.push(frameOf(left + column * cell, top, cell, rows * cell, view.palette.answer));
+    }
+    marks.replaceChildren(...parts);
+    if (layout.labelled) {
+      root.querySelectorAll(".asks-label").forEach((label, k) => emphasise(label, k === row, view.palette.ask));
+      root.querySelectorAll(".answers-label").forEach((label, k) => emphasise(label, k === column, view.palette.answer));
+    }
+  }
+
+  let width = 0;
+  new ResizeObserver(() => {
+    const changed = Math.abs(frame.clientWidth - width) > 4;
+    width = frame.clientWidth;
+    if (changed && drawn) draw({ ...drawn, state: store.get() });
+  }).observe(frame);
+
+  return { element: frame, picture: root, draw, focus };
+}
+
+function emphasise(label, on, stroke) {
+  label.setAttribute("fill", on ? stroke : label.dataset.fill);
+  label.setAttribute("font-weight", on ? 650 : 400);
+}
+
+function measure(view, room) {
+  const rows = view.matrix.rows;
+  const columns = view.matrix.columns;
+  const longest = (side) => Math.max(...side.labels.map((label) => shorten(label, 14).length));
+  const margin = (side, size) => Math.ceil(longest(side) * size * 0.6) + 18;
+  const fitting = (left) => Math.min(34, Math.max(2, (Math.min(room, WIDEST) - left - 8) / columns, 0));
+  const size = Math.min(13, fitting(margin(view.rows, 11)) * 0.8);
+  const labelled = size >= 7;
+  const left = labelled ? margin(view.rows, size) : 26;
+  return {
+    rows, columns, size, labelled, left, cell: fitting(left), bottom: 46,
+    top: labelled ? margin(view.columns, size) : 26,
+  };
+}
+
+function cells(view, { left, top, cell, rows, columns }) {
+  const { palette, state } = view;
+  if (rows * columns > MOST_RECTANGLES) {
+    const image = { x: left, y: top, width: columns * cell, height: rows * cell };
+    return svg("image", { ...image, href: paint(view), preserveAspectRatio: "none", "image-rendering": "pixelated" });
+  }
+  const group = svg("g", { class: "cells" });
+  const gap = cell > 8 ? 1 : 0;
+  for (let i = 0; i < rows; i += 1) {
+    for (let j = 0; j < columns; j += 1) {
+      const fill = view.shown(j)
+        ? colour(palette, height(view.matrix.at(i, j), view.peak, state.log))
+        : palette.paper;
+      group.append(svg("rect", {
+        x: left + j * cell + gap / 2, y: top + i * cell + gap / 2,
+        width: cell - gap, height: cell - gap, rx: gap ? 2.5 : 0, fill,
+      }));
+    }
+  }
+  return group;
+}
+
+/** The matrix as a picture of one pixel a cell. */
+export function paint(view) {
+  const { rows, columns } = view.matrix;
+  const canvas = html("canvas", { width: columns, height: rows });
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(columns, rows);
+  for (let i = 0; i < rows; i += 1) {
+    for (let j = 0; j < columns; j += 1) {
+      const part = view.shown(j) ? height(view.matrix.at(i, j), view.peak, view.state.log) : 0;
+      image.data.set([...rgb(view.palette, part), 255], 4 * (i * columns + j));
+    }
+  }
+  context.putImageData(image, 0, 0);
+  return canvas.toDataURL();
+}
+
+function labels(view, { left, top, cell, size, rows, columns, labelled }) {
+  const { palette } = view;
+  const axis = (text, attributes) => svg("text", { fill: palette.muted, "font-size": 11, ...attributes }, text);
+  const names = [
+    axis("answers →", { x: left, y: 11 }),
+    axis("asks →", { transform: `translate(11 ${top + rows * cell}) rotate(-90)` }),
+  ];
+  if (!labelled) return names;
+  for (let i = 0; i < rows; i += 1) {
+    names.push(svg("text", {
+      class: "asks-label", x: left - 8, y: top + (i + 0.5) * cell, "text-anchor": "end",
+      "dominant-baseline": "central", "font-size": size, fill: palette.ink, "data-fill": palette.ink,
+    }, shorten(view.rows.labels[i], 14)));
+  }
+  for (let j = 0; j < columns; j += 1) {
+    const fill = view.apart.has(j) ? palette.muted : palette.ink;
+    names.push(svg("text", {
+      class: "answers-label", transform: `translate(${left + (j + 0.5) * cell} ${top - 7}) rotate(-90)`,
+      "dominant-baseline": "central", "font-size": size, fill, "data-fill": fill,
+    }, shorten(view.columns.labels[j], 14)));
+  }
+  return names;
+}
+
+function legend(view, { left, columns, cell }, total) {
+  const { palette, state, peak } = view;
+  const width = Math.min(180, Math.max(columns * cell, 120));
+  const steps = 48;
+  const group = svg("g", { transform: `translate(${left} ${total - 30})`, "font-size": 11, fill: palette.muted });
+  for (let k = 0; k < steps; k += 1) {
+    group.append(svg("rect", {
+      x: (k * width) / steps, y: 0, width: width / steps + 0.5, height: 8, fill: colour(palette, k / (steps - 1)),
+    }));
+  }
+  group.append(
+    svg("rect", { width, height: 8, fill: "none", stroke: palette.line }),
+    svg("text", { y: 22 }, state.log ? `≤ ${lowest(true)}` : "0"),
+    svg("text", { x: width, y: 22, "text-anchor": "end" }, number(peak)),
+    svg("text", { x: width / 2, y: 22, "text-anchor": "middle" }, state.log ? "weight, logarithmic" : "weight"),
+  );
+  return group;
+}
+
+function describe(view) {
+  const { layer, head } = view.state;
+  return `Attention weights of layer ${view.layerNames[layer]}, head ${head}: ${view.matrix.rows} tokens ask, ${view.matrix.columns} answer.`;
+}

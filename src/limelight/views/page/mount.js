@@ -1,0 +1,126 @@
+// Puts one recording into one element, in a shadow of its own: several on a page stay apart.
+
+import { createArcs } from "./arcs.js";
+import { createControls, keyboard } from "./controls.js";
+import { html } from "./dom.js";
+import { savePng, saveSvg } from "./exports.js";
+import { createHeads } from "./heads.js";
+import { createHeatmap } from "./heatmap.js";
+import { Numbers } from "./numbers.js";
+import { createSentence } from "./sentence.js";
+import { createSteps } from "./steps.js";
+import { createStore } from "./store.js";
+import { derive } from "./view.js";
+
+const STRUCTURAL = ["layer", "head", "sinks", "log", "words", "scheme", "systemDark"];
+
+/** Show the document inside `host`, dressed by the style sheet `css`. */
+export async function mount(host, document_, css) {
+  const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(css);
+  root.adoptedStyleSheets = [sheet];
+  const numbers = await Numbers.read(document_);
+  const { spec } = numbers;
+  const store = createStore(opening(spec));
+  const panels = createPanels(store, numbers);
+  const controls = createControls(store, spec);
+  const page = html("article", { class: "limelight", keydown: keyboard(store, spec) },
+    header(spec, controls), panels.sentence.element, grid(panels, store, spec), footer(spec));
+  root.replaceChildren(page);
+
+  let view = null;
+  const palette = (state) => {
+    const dark = state.scheme === "auto" ? state.systemDark : state.scheme === "dark";
+    page.dataset.scheme = dark ? "dark" : "light";
+    return dark ? spec.colours.dark : spec.colours.light;
+  };
+  const update = (state, before) => {
+    const redraw = !before || STRUCTURAL.some((key) => state[key] !== before[key]);
+    if (redraw) {
+      view = { ...derive(numbers, state), palette: palette(state), layerNames: spec.layers };
+      dress(page, view.palette);
+      controls.show(state);
+    }
+    view = { ...view, state };
+    for (const panel of Object.values(panels)) (redraw ? panel.draw : panel.focus)(view);
+  };
+  store.watch(update);
+  followSystem(store);
+  update(store.get(), null);
+  host.dataset.ready = "";
+}
+
+function opening(spec) {
+  const { layer, head, query } = spec.choice;
+  return {
+    layer, head, locked: query, query: null, key: null,
+    sinks: false, log: false, words: false, scheme: "auto", systemDark: false,
+  };
+}
+
+function createPanels(store, numbers) {
+  return {
+    sentence: createSentence(store),
+    heatmap: createHeatmap(store),
+    arcs: createArcs(store),
+    heads: createHeads(store, numbers),
+    steps: createSteps(store, numbers),
+  };
+}
+
+/** The system's choice, and the notebook's where there is one. */
+function followSystem(store) {
+  const query = matchMedia("(prefers-color-scheme: dark)");
+  const read = () => {
+    const notebook = document.body.dataset.jpThemeLight;
+    store.set({ systemDark: notebook ? notebook === "false" : query.matches });
+  };
+  query.addEventListener("change", read);
+  read();
+}
+
+function dress(page, palette) {
+  for (const name of ["paper", "raised", "ink", "muted", "line", "ask", "answer"]) {
+    page.style.setProperty(`--${name}`, palette[name]);
+  }
+}
+
+function header(spec, controls) {
+  return html("header", { class: "top" },
+    html("div", { class: "brand" }, html("span", { class: "lamp", "aria-hidden": "true" }), "Limelight",
+      html("span", { class: "model" }, spec.model)),
+    controls.element);
+}
+
+function grid(panels, store, spec) {
+  const card = (title, hint, panel, name) => html("section", { class: `card ${name}` },
+    html("div", { class: "card-head" }, html("h3", {}, title), html("p", {}, hint),
+      panel.picture ? savers(panel.picture, store, spec, name) : ""),
+    panel.element);
+  return html("main", { class: "grid" },
+    card("Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
+    card("Links", "left asks, right answers", panels.arcs, "arcs"),
+    card("All heads", "layers down, heads across; colour from 0 to 1", panels.heads, "heads"),
+    card("Step by step", "what this head computes for one token", panels.steps, "steps-card"));
+}
+
+function savers(picture, store, spec, name) {
+  const palette = () => {
+    const { scheme, systemDark } = store.get();
+    return (scheme === "auto" ? systemDark : scheme === "dark") ? spec.colours.dark : spec.colours.light;
+  };
+  const file = () => `${name}-layer${spec.layers[store.get().layer]}-head${store.get().head}`;
+  const button = (label, save) => html("button", {
+    type: "button", class: "quiet", title: `Save this picture as ${label}`,
+    click: () => save(picture, palette(), file()),
+  }, label);
+  return html("div", { class: "savers" }, button("SVG", saveSvg), button("PNG", savePng));
+}
+
+function footer(spec) {
+  const keys = [["L", "layer"], ["H", "head"], ["S", "sinks"], ["G", "log scale"], ["W", "words"], ["Esc", "let go"]];
+  return html("footer", { class: "foot" },
+    html("p", {}, spec.made),
+    html("p", { class: "keys" }, ...keys.flatMap(([key, what]) => [html("kbd", {}, key), ` ${what}  `])));
+}

@@ -1,0 +1,40 @@
+// From numbers to colours. The anchors come with the document, so that every view shares them.
+
+const FLOOR = 1e-4; // where the logarithmic scale begins
+
+function between(anchors, part) {
+  const place = Math.min(Math.max(part, 0), 1) * (anchors.length - 1);
+  const below = Math.min(Math.floor(place), anchors.length - 2);
+  return anchors[below].map((value, k) =>
+    Math.round(value + (anchors[below + 1][k] - value) * (place - below)));
+}
+
+const css = ([red, green, blue]) => `rgb(${red},${green},${blue})`;
+
+/** How far up the scale a weight stands, from 0 to 1. */
+export function height(weight, peak, log) {
+  if (weight <= 0 || peak <= 0) return 0;
+  if (!log) return weight / peak;
+  return Math.max(0, Math.log(weight / FLOOR) / Math.log(Math.max(peak, 2 * FLOOR) / FLOOR));
+}
+
+export const lowest = (log) => (log ? FLOOR : 0);
+
+export function rgb(palette, part) {
+  return between(palette.scale, part);
+}
+
+export function colour(palette, part) {
+  return css(between(palette.scale, part));
+}
+
+/** A number of either sign, as a share of the largest that occurs. */
+export function signed(palette, share) {
+  return css(between(palette.signed, (share + 1) / 2));
+}
+
+/** Ink or paper, whichever is read more easily on that part of the scale. */
+export function textOn(palette, part) {
+  const [red, green, blue] = between(palette.scale, part).map((value) => (value / 255) ** 2.2);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.3 ? "#12181d" : "#ffffff";
+}

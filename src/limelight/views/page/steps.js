@@ -1,0 +1,160 @@
+// One token, one head, every step with its numbers: ask, match, scale, softmax, take.
+
+import { html, number, shorten } from "./dom.js";
+import { signed } from "./scale.js";
+import { asking } from "./view.js";
+
+const MOST_ROWS = 8;
+
+export function createSteps(store, numbers) {
+  const body = html("div", { class: "steps" });
+  let last = numbers.spec.choice.query;
+  let shown = "";
+
+  function draw(view) {
+    shown = "";
+    focus(view);
+  }
+
+  function focus(view) {
+    const row = asking(view.state);
+    if (row !== null) last = view.state.words ? numbers.spec.queries.words.indexOf(row) : row;
+    const { layer, head } = view.state;
+    const key = [layer, head, last].join();
+    if (key === shown) return;
+    shown = key;
+    body.replaceChildren(...tell(view, numbers, last));
+  }
+
+  return { element: body, draw, focus };
+}
+
+function tell(view, numbers, token) {
+  const { spec } = numbers;
+  const { layer, head } = view.state;
+  const flow = computeFlow(view, numbers, layer, head, token);
+  const asker = () => html("bdi", { class: "asker" }, shorten(spec.queries.labels[token], 24));
+  const parts = [];
+  if (flow.channels) {
+    parts.push(step("Ask", [asker(), " becomes a query of ", `${flow.query.length} numbers`],
+      strip(view.palette, flow.query, flow.queryPeak)));
+  }
+  parts.push(step("Match", flow.channels
+    ? ["its product with every key, times ", formula(flow.channels.scale), ", is the score; softmax turns scores into weights that sum to one"]
+    : ["the score with every key; softmax turns scores into weights that sum to one"], table(view, spec, flow)));
+  if (flow.channels) {
+    parts.push(step("Take", ["each value, as much as its weight says: this is what ", asker(), " carries on"],
+      strip(view.palette, flow.output, flow.valuePeak)));
+    parts.push(everyNumber(spec, flow));
+  }
+  return parts;
+}
+
+/** The arithmetic of one row, in the order in which it happens. */
+function computeFlow(view, numbers, layer, head, token) {
+  const channels = numbers.channels(layer, head);
+  const lse = numbers.lse(layer, head);
+  const weights = view.tokens.row(token);
+  const links = Array.from(weights, (weight, column) => {
+    const score = lse && weight > 0 ? Math.log(weight) + lse[token] : null;
+    const product = channels ? dot(channels.query[token], channels.key[column]) : null;
+    return { column, weight, score, product };
+  }).sort((a, b) => b.weight - a.weight);
+  const flow = { channels, links, total: links.reduce((sum, link) => sum + link.weight, 0) };
+  if (!channels) return flow;
+  const peak = (vectors) => Math.max(1e-9, ...vectors.map((vector) => Math.max(...vector.map(Math.abs))));
+  return {
+    ...flow,
+    query: channels.query[token],
+    queryPeak: peak(channels.query),
+    keyPeak: peak(channels.key),
+    valuePeak: peak(channels.value),
+    output: mix(channels.value, weights),
+  };
+}
+
+function dot(a, b) {
+  return a.reduce((total, value, k) => total + value * b[k], 0);
+}
+
+function mix(values, weights) {
+  const output = new Float32Array(values[0].length);
+  values.forEach((value, token) => value.forEach((number_, k) => {
+    output[k] += weights[token] * number_;
+  }));
+  return output;
+}
+
+function formula(scale) {
+  const size = Math.round(1 / (scale * scale));
+  return Math.abs(scale - 1 / Math.sqrt(size)) < 1e-6 ? `1/√${size}` : number(scale);
+}
+
+function step(name, words, content) {
+  return html("section", { class: "step" },
+    html("h4", {}, name), html("p", {}, ...words), content);
+}
+
+function table(view, spec, flow) {
+  const { channels, links } = flow;
+  const best = links.slice(0, MOST_ROWS);
+  const rest = links.slice(MOST_ROWS);
+  const heading = ["token", channels && "key", channels && "q · k", "score", "weight", "", channels && "value"];
+  const cell = (content, kind = "") => html("td", { class: kind }, content);
+  const row = ({ column, weight, score, product }) => html("tr", {},
+    html("th", { scope: "row" }, html("bdi", { class: view.apart.has(column) ? "apart" : "" }, shorten(spec.keys.labels[column], 16))),
+    ...(channels ? [cell(strip(view.palette, channels.key[column], flow.keyPeak)), cell(number(product, 2), "number")] : []),
+    cell(score === null ? "–" : number(score, 2), "number"),
+    cell(number(weight), "number strong"),
+    cell(bar(weight), "bar-cell"),
+    ...(channels ? [cell(strip(view.palette, channels.value[column], flow.valuePeak, weight))] : []));
+  const lead = channels ? 4 : 2;
+  const closing = (name, amount) => html("tr", { class: "closing" },
+    html("th", { scope: "row", colspan: lead }, name), cell(number(amount), "number strong"),
+    cell(""), ...(channels ? [cell("")] : []));
+  const others = rest.reduce((sum, link) => sum + link.weight, 0);
+  return html("div", { class: "scrolls" }, html("table", {},
+    html("thead", {}, html("tr", {}, ...heading.filter((name) => typeof name === "string")
+      .map((name) => html("th", { scope: "col" }, name)))),
+    html("tbody", {}, ...best.map(row),
+      ...(rest.length ? [closing(`${rest.length} more`, others)] : []),
+      closing("all", flow.total))));
+}
+
+function bar(weight) {
+  const inner = html("span", { class: "bar" });
+  inner.style.width = `${Math.min(100, 100 * weight)}%`;
+  return html("span", { class: "track" }, inner);
+}
+
+/** A vector as a strip of colours: one sign each side of the paper's. */
+function strip(palette, vector, peak, strength = 1) {
+  const canvas = html("canvas", {
+    class: "strip", width: vector.length, height: 1, role: "img",
+    title: Array.from(vector.slice(0, 24), (value) => number(value, 2)).join("  ") + (vector.length > 24 ? " …" : ""),
+    "aria-label": `${vector.length} numbers`,
+  });
+  const context = canvas.getContext("2d");
+  vector.forEach((value, k) => {
+    context.fillStyle = signed(palette, (strength * value) / peak);
+    context.fillRect(k, 0, 1, 1);
+  });
+  return canvas;
+}
+
+function everyNumber(spec, flow) {
+  const best = flow.links[0];
+  const key = flow.channels.key[best.column];
+  const value = flow.channels.value[best.column];
+  const line = (name, vector, sum) => html("tr", {}, html("th", { scope: "row" }, name),
+    ...Array.from(vector, (each) => html("td", { class: "number" }, number(each, 2))),
+    html("td", { class: "number strong" }, sum === null ? "" : `Σ ${number(sum, 2)}`));
+  return html("details", { class: "every" },
+    html("summary", {}, "Every number, with ", html("bdi", {}, shorten(spec.keys.labels[best.column], 20))),
+    html("div", { class: "scrolls" }, html("table", {}, html("tbody", {},
+      line("query", flow.query, null), line("key", key, null),
+      line("query × key", flow.query.map((each, k) => each * key[k]), best.product),
+      line("value", value, null),
+      line(`value × ${number(best.weight)}`, value.map((each) => each * best.weight), null),
+      line("output", flow.output, null)))));
+}

@@ -1,0 +1,17 @@
+// What is chosen: one plain object, replaced as a whole, watched by the panels.
+
+export function createStore(initial) {
+  let state = initial;
+  const watchers = new Set();
+  return {
+    get: () => state,
+    set(change) {
+      const before = state;
+      const after = { ...state, ...change };
+      if (Object.keys(change).every((key) => Object.is(before[key], after[key]))) return;
+      state = after;
+      for (const watch of watchers) watch(state, before);
+    },
+    watch: (watcher) => watchers.add(watcher),
+  };
+}
