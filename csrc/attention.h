@@ -1,0 +1,87 @@
+// What the kernels take and give: strided views, the problem, and the entry points of one ISA build.
+//
+// Letters as everywhere in Limelight: b batch, h query heads, g key/value heads, i query position,
+// j key position, d head channels, e value channels. All sizes and strides are int64 and count elements.
+#pragma once
+
+#include <cstdint>
+
+namespace limelight {
+
+enum class Dtype : int32_t { f32, bf16, f16 };
+
+// A view of four axes; a stride of 0 repeats (broadcasts) an axis. A view without data is absent.
+struct View {
+  void* data = nullptr;
+  Dtype dtype = Dtype::f32;
+  int64_t size[4] = {0, 0, 0, 0};
+  int64_t stride[4] = {0, 0, 0, 0};
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t at(int64_t x, int64_t y, int64_t z) const {
+    return x * stride[0] + y * stride[1] + z * stride[2];
+  }
+};
+
+struct MaskNode;
+
+// A compiled mask: nodes[0] is the root; no nodes means that everything is allowed.
+struct Mask {
+  const MaskNode* nodes = nullptr;
+  int64_t count = 0;
+  int64_t i = 0, j = 0;  // queries and keys of the whole call
+
+  explicit operator bool() const { return count != 0; }
+};
+
+// weights = dropout(softmax(cap(scale · q·k) + bias − slope·|p_i − j|, over the keys the mask allows))
+struct Problem {
+  View query;                     // b h i d, last axis dense
+  View key;                       // b g j d, last axis dense
+  View value;                     // b g j e, last axis dense
+  View bias;                      // b h i j, any strides, or absent
+  const float* slopes = nullptr;  // h, or absent: ALiBi
+  Mask mask;
+  double scale = 1;
+  double softcap = 0;  // 0: none
+  double dropout = 0;  // chance that a weight is dropped
+  uint64_t seed = 0;
+
+  int64_t b() const { return query.size[0]; }
+  int64_t h() const { return query.size[1]; }
+  int64_t g() const { return key.size[1]; }
+  int64_t i() const { return query.size[2]; }
+  int64_t j() const { return key.size[2]; }
+  int64_t d() const { return query.size[3]; }
+  int64_t e() const { return value.size[3]; }
+  int64_t group() const { return h() / g(); }  // query heads that share a key head
+  // p_i = i + position_shift(): where a query sits among the keys
+  int64_t position_shift() const { return j() - i(); }
+};
+
+struct Forward {
+  Problem problem;
+  View out;              // b h i e, last axis dense
+  float* lse = nullptr;  // b h i, contiguous; natural logarithm; −inf where nothing is allowed
+};
+
+struct Backward {
+  Problem problem;
+  View out;
+  const float* lse = nullptr;
+  View grad_out;                    // b h i e, last axis dense
+  const float* grad_lse = nullptr;  // b h i contiguous, or absent: dS = P∘(dP − D + dlse)
+  View grad_query, grad_key, grad_value;
+  View grad_bias;                // float32 in the shape b h i j with stride 0 where bias repeats, or absent
+  float* grad_slopes = nullptr;  // h, or absent
+};
+
+// One build of the kernels for one instruction set. Every entry returns false if it was interrupted.
+struct Kernels {
+  const char* isa;
+  bool (*forward)(const Forward&);
+  bool (*decode)(const Forward&);
+  bool (*backward)(const Backward&);
+};
+
+}  // namespace limelight

@@ -1,0 +1,239 @@
+// out = softmax(Q·Kᵀ)·V without the matrix of scores: tiles of queries stream over tiles of keys with a
+// running maximum and sum (Milakov & Gimelshein 2018; Dao et al. 2022).
+#include "dropout.h"
+#include "kernels.h"
+#include "scores.h"
+#include "segments.h"
+#include "threads.h"
+#include "tile.h"
+
+namespace limelight::LIMELIGHT_ISA {
+namespace {
+
+constexpr int64_t kTileRows = 48;      // queries of a tile: its scores stay in the first and second cache
+constexpr int64_t kTileKeys = 256;     // keys of a tile: packed once for all query tiles of a job
+constexpr int64_t kJobRows = 384;      // queries of a job, over all heads that share its keys
+constexpr double kWorthThread = 4e5;   // multiply-adds that pay for waking another thread
+
+static_assert(kTileRows % MR == 0 && kTileKeys % NR == 0 && kTileKeys % kWordKeys == 0);
+
+// The sizes of a call and how they are cut.
+struct Plan {
+  const Forward& call;
+  const Problem& p;
+  int64_t d, e, padded_e;
+  int64_t heads_a_job, chunks;  // of a group of query heads
+  int64_t rows_a_job;           // queries of one head
+  int threads;
+  bool value_in_place;  // V's rows serve as they are
+  Dropout dropout;
+
+  explicit Plan(const Forward& c)
+      : call(c), p(c.problem), d(p.d()), e(p.e()), padded_e(round_up(e, NR)), dropout(p) {
+    const double work = double(p.b()) * double(p.h()) * double(p.i()) * double(p.j()) * double(d + e);
+    threads = thread_limit();
+    if (work < kWorthThread * threads) threads = 1 + static_cast<int>(work / kWorthThread);
+    heads_a_job = smaller(p.group(), kJobRows / kTileRows);
+    chunks = (p.group() + heads_a_job - 1) / heads_a_job;
+    // About four jobs a thread keep the threads evenly busy to the end.
+    const int64_t all = p.b() * p.g() * chunks * p.i();
+    const int64_t even = round_up((all + 4 * threads - 1) / (4 * threads), kTileRows);
+    rows_a_job = greater(kTileRows, smaller(kJobRows / heads_a_job, even) / kTileRows * kTileRows);
+    value_in_place = p.value.dtype == Dtype::f32 && e % NR == 0 && p.value.stride[2] == e;
+  }
+
+  int64_t tiles_a_job() const { return heads_a_job * (rows_a_job / kTileRows); }
+  int64_t tile_floats() const { return kTileRows * (d + padded_e + 2); }
+  size_t floats() const {
+    const int64_t shared = kTileKeys * d + (value_in_place ? 0 : kTileKeys * padded_e) + kTileRows * kTileKeys;
+    return static_cast<size_t>(tiles_a_job() * tile_floats() + shared);
+  }
+};
+
+// Queries i0 … i0 + rows of one head: packed, with what they have gathered so far.
+struct QueryTile {
+  int64_t h, i0, rows;
+  const float* query;  // packed blocks
+  float* out;          // rows × padded_e
+  float* top;          // running maximum of the scores, log2 units
+  float* sum;          // running sum of 2^(score − top)
+};
+
+// The keys that a job looks at now.
+struct KeyTile {
+  int64_t j0, count;
+  const float* key;  // packed panels
+  const float* value;
+  int64_t value_stride;
+};
+
+class Job {
+ public:
+  Job(const Plan& plan, int64_t b, int64_t g, int64_t chunk, Segment rows)
+      : plan_(plan), p_(plan.p), b_(b), g_(g), rows_(rows) {
+    first_head_ = g * p_.group() + chunk * plan.heads_a_job;
+    heads_ = smaller(plan.heads_a_job, (g + 1) * p_.group() - first_head_);
+    tiles_a_head_ = (rows.end - rows.begin + kTileRows - 1) / kTileRows;
+    float* at = scratch(plan.floats());
+    key_ = at, at += kTileKeys * plan.d;
+    scores_ = at, at += kTileRows * kTileKeys;
+    if (!plan.value_in_place) value_ = at, at += kTileKeys * plan.padded_e;
+    states_ = at;
+  }
+
+  void run() {
+    const int64_t tiles = heads_ * tiles_a_head_;
+    for (int64_t t = 0; t < tiles; ++t) start(t);
+    Range keys{0, p_.j()};
+    if (p_.mask) keys = key_range(*p_.mask.nodes, {b_, first_head_, p_.i(), p_.j()}, rows_.begin, rows_.end);
+    for (int64_t j0 = keys.low; j0 < keys.high; j0 += kTileKeys) {
+      if (interrupted()) return;
+      KeyTile key{j0, smaller(kTileKeys, keys.high - j0), nullptr, nullptr, 0};
+      for (int64_t t = 0; t < tiles; ++t) visit(tile(t), key);
+    }
+    for (int64_t t = 0; t < tiles; ++t) finish(tile(t));
+  }
+
+ private:
+  QueryTile tile(int64_t t) const {
+    const int64_t i0 = rows_.begin + t % tiles_a_head_ * kTileRows;
+    float* at = states_ + t * plan_.tile_floats();
+    float* out = at + kTileRows * plan_.d;
+    float* top = out + kTileRows * plan_.padded_e;
+    return {first_head_ + t / tiles_a_head_, i0, smaller(kTileRows, rows_.end - i0), at, out, top, top + kTileRows};
+  }
+
+  void start(int64_t t) {
+    const QueryTile q = tile(t);
+    with_type(p_.query.dtype, [&](auto* type) {
+      const auto* from = static_cast<decltype(type)>(p_.query.data) + p_.query.at(b_, q.h, q.i0);
+      pack_blocks(from, p_.query.stride[2], q.rows, plan_.d, query_factor(p_), const_cast<float*>(q.query));
+    });
+    for (int64_t r = 0; r < q.rows * plan_.padded_e; ++r) q.out[r] = 0;
+    for (int64_t r = 0; r < q.rows; ++r) q.top[r] = -__builtin_inff(), q.sum[r] = 0;
+  }
+
+  void pack(KeyTile& key) {
+    with_type(p_.key.dtype, [&](auto* type) {
+      using T = decltype(type);
+      pack_panels(static_cast<T>(p_.key.data) + p_.key.at(b_, g_, key.j0), p_.key.stride[2], key.count, plan_.d,
+                  key_);
+      T value = static_cast<T>(p_.value.data) + p_.value.at(b_, g_, key.j0);
+      if (!plan_.value_in_place) pack_rows(value, p_.value.stride[2], key.count, plan_.e, plan_.padded_e, value_);
+    });
+    key.key = key_;
+    key.value = value_;
+    if (plan_.value_in_place) key.value = static_cast<const float*>(p_.value.data) + p_.value.at(b_, g_, key.j0);
+    key.value_stride = plan_.padded_e;
+  }
+
+  // One tile of queries against one tile of keys.
+  void visit(const QueryTile& q, KeyTile& key) {
+    const Extent extent{b_, q.h, p_.i(), p_.j()};
+    int64_t low = key.j0, high = key.j0 + key.count;
+    Cover cover = Cover::all;
+    if (p_.mask) {
+      const MaskNode& mask = *p_.mask.nodes;
+      const Range seen = key_range(mask, extent, q.i0, q.i0 + q.rows);
+      low = greater(low, seen.low), high = smaller(high, seen.high);
+      if (low >= high) return;
+      cover = LIMELIGHT_ISA::cover(mask, extent, {q.i0, q.i0 + q.rows, low, high});
+      if (cover == Cover::none) return;
+    }
+    if (!key.key) pack(key);
+    const int64_t skip = (low - key.j0) / NR * NR;  // whole panels before the first key seen
+    const int64_t first = low - key.j0 - skip, count = high - key.j0 - skip;
+    product<Left::columns, Result::set>(q.rows, round_up(count, NR), plan_.d, in_packed_blocks(q.query, plan_.d),
+                                        in_panels(key.key + skip * plan_.d, plan_.d), scores_, kTileKeys);
+    for (int64_t r = 0; r < q.rows; ++r) {
+      float* row = scores_ + r * kTileKeys;
+      if (adjusts(p_)) adjust_row(p_, b_, q.h, q.i0 + r, key.j0 + skip, count, row);
+      for (int64_t t = 0; t < first; ++t) row[t] = -__builtin_inff();
+      for (int64_t t = count; t % W; ++t) row[t] = -__builtin_inff();
+      if (cover == Cover::some) {
+        uint64_t words[kTileKeys / kWordKeys];
+        row_bits(*p_.mask.nodes, extent, q.i0 + r, key.j0 + skip, count, words);
+        forbid(row, words, count);
+      }
+      weigh(q, r, row, round_up(count, W));
+      if (p_.dropout > 0) drop(q.h, q.i0 + r, key.j0 + skip, count, row);
+    }
+    product<Left::rows, Result::add>(q.rows, plan_.padded_e, count - first, in_rows(scores_ + first, kTileKeys),
+                                     in_rows_of(key.value + (skip + first) * key.value_stride, key.value_stride),
+                                     q.out, plan_.padded_e);
+  }
+
+  // Scores become weights that lack only the division by their sum.
+  void weigh(const QueryTile& q, int64_t r, float* row, int64_t count) {
+    vf best = splat(q.top[r]);
+    for (int64_t t = 0; t < count; t += W) best = larger(load(row + t), best);
+    const float top = max_of(best);
+    if (top > q.top[r]) {
+      const float shrink = halves_first(exp2(splat(q.top[r] - top)));
+      q.top[r] = top;
+      q.sum[r] *= shrink;
+      float* out = q.out + r * plan_.padded_e;
+      for (int64_t t = 0; t < plan_.padded_e; t += W) store(out + t, load(out + t) * shrink);
+    }
+    // While nothing was allowed the maximum is −inf, and −inf − −inf would be NaN.
+    const vf base = splat(top == -__builtin_inff() ? 0 : top);
+    vf sum = vf{};
+#pragma GCC unroll 4
+    for (int64_t t = 0; t < count; t += W) {
+      const vf weight = exp2(load(row + t) - base);
+      store(row + t, weight);
+      sum += weight;
+    }
+    q.sum[r] += sum_of(sum);
+  }
+
+  static float halves_first(vf v) { return v[0]; }
+
+  void drop(int64_t h, int64_t i, int64_t j0, int64_t count, float* row) const {
+    const uint32_t word = plan_.dropout.row(b_ * p_.h() + h, i);
+    for (int64_t t = 0; t < count; t += W)
+      store(row + t, select(plan_.dropout.keep(word, j0 + t), load(row + t), vf{}));
+  }
+
+  void finish(const QueryTile& q) const {
+    const View& out = plan_.call.out;
+    float* lse = plan_.call.lse + (b_ * p_.h() + q.h) * p_.i() + q.i0;
+    for (int64_t r = 0; r < q.rows; ++r) {
+      const bool empty = q.sum[r] == 0;
+      const float factor = empty ? 0 : plan_.dropout.grow / q.sum[r];
+      float* row = q.out + r * plan_.padded_e;
+      if (empty)
+        for (int64_t t = 0; t < plan_.e; ++t) row[t] = 0;  // 0 · NaN of a value would leak otherwise
+      with_type(out.dtype, [&](auto* type) {
+        write_row(row, static_cast<decltype(type)>(out.data) + out.at(b_, q.h, q.i0 + r), plan_.e, factor);
+      });
+      const float top = q.top[r], inf = __builtin_inff();
+      lse[r] = empty ? -inf : top == inf ? inf : top * static_cast<float>(kLn2) + __builtin_logf(q.sum[r]);
+    }
+  }
+
+  const Plan& plan_;
+  const Problem& p_;
+  int64_t b_, g_;
+  Segment rows_;
+  int64_t first_head_, heads_, tiles_a_head_;
+  float *key_ = nullptr, *value_ = nullptr, *scores_ = nullptr, *states_ = nullptr;
+};
+
+}  // namespace
+
+bool forward(const Forward& call) {
+  const Problem& p = call.problem;
+  if (p.b() == 0 || p.h() == 0 || p.i() == 0) return true;
+  const Plan plan(call);
+  const Segments segments(p.mask, p.i(), plan.rows_a_job);
+  const int64_t jobs_a_head = segments.count() * plan.chunks;
+  return parallel(p.b() * p.g() * jobs_a_head, plan.threads, [&](int64_t job, int) {
+    const int64_t pair = job / jobs_a_head, rest = job % jobs_a_head;
+    // The last queries first: under a causal mask they are the longest jobs.
+    const Segment rows = segments[segments.count() - 1 - rest / plan.chunks];
+    Job(plan, pair / p.g(), pair % p.g(), rest % plan.chunks, rows).run();
+  });
+}
+
+}  // namespace limelight::LIMELIGHT_ISA

@@ -1,0 +1,23 @@
+// The entry points of this ISA build, as one table.
+#include "kernels.h"
+
+namespace limelight::LIMELIGHT_ISA {
+
+#define LIMELIGHT_TEXT(x) LIMELIGHT_TEXT_OF(x)
+#define LIMELIGHT_TEXT_OF(x) #x
+
+extern const Kernels kernels;
+const Kernels kernels = {LIMELIGHT_TEXT(LIMELIGHT_ISA), forward,
+#ifdef LIMELIGHT_HAS_decode
+                         decode,
+#else
+                         nullptr,
+#endif
+#ifdef LIMELIGHT_HAS_backward
+                         backward,
+#else
+                         nullptr,
+#endif
+};
+
+}  // namespace limelight::LIMELIGHT_ISA

@@ -1,0 +1,270 @@
+// One vector type on the compiler's vector extensions. Every ISA build compiles this header anew, in a
+// namespace of its own, so that no inline function of one build can stand in for that of another.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "attention.h"
+
+#if defined(__F16C__) || defined(__AVX512F__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#ifndef LIMELIGHT_ISA
+#error "compile with -DLIMELIGHT_ISA=<name>: the namespace of this build"
+#endif
+
+#define LIMELIGHT_INLINE [[gnu::always_inline]] inline
+
+namespace limelight::LIMELIGHT_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int W = 16;   // floats in a vector
+inline constexpr int MR = 12;  // rows of a register block
+#elif defined(__AVX2__)
+inline constexpr int W = 8;
+inline constexpr int MR = 6;
+#elif defined(__aarch64__)
+inline constexpr int W = 4;
+inline constexpr int MR = 12;
+#else
+inline constexpr int W = 4;
+inline constexpr int MR = 6;
+#endif
+inline constexpr int NR = 2 * W;  // columns of a register block: MR·2 accumulators
+
+typedef float vf __attribute__((vector_size(W * 4)));
+typedef int32_t vi __attribute__((vector_size(W * 4)));
+typedef uint32_t vu __attribute__((vector_size(W * 4)));
+typedef uint16_t vh __attribute__((vector_size(W * 2)));
+
+struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
+  uint16_t bits;
+};
+
+LIMELIGHT_INLINE vf splat(float x) { return x - vf{}; }
+LIMELIGHT_INLINE vi splat_i(int32_t x) { return x - vi{}; }
+LIMELIGHT_INLINE vu splat_u(uint32_t x) { return x - vu{}; }
+
+template <class V, class T>
+LIMELIGHT_INLINE V load_bits(const T* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+LIMELIGHT_INLINE vf load(const float* p) { return load_bits<vf>(p); }
+LIMELIGHT_INLINE void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+
+// 0, 1, 2, ...
+LIMELIGHT_INLINE vi lanes() {
+  vi v{};
+  for (int t = 0; t < W; ++t) v[t] = t;
+  return v;
+}
+
+LIMELIGHT_INLINE vf select(vi which, vf yes, vf no) { return which ? yes : no; }
+// The larger one; b where either is NaN.
+LIMELIGHT_INLINE vf larger(vf a, vf b) { return a > b ? a : b; }
+LIMELIGHT_INLINE vf absolute(vf x) { return (vf)((vi)x & 0x7fffffff); }
+
+template <class V>
+LIMELIGHT_INLINE auto halves_sum(V v) {
+  float total[W];
+  std::memcpy(total, &v, sizeof v);
+  for (int half = W / 2; half; half /= 2)
+    for (int t = 0; t < half; ++t) total[t] += total[t + half];
+  return total[0];
+}
+LIMELIGHT_INLINE float sum_of(vf v) { return halves_sum(v); }
+LIMELIGHT_INLINE float max_of(vf v) {
+  float best[W];
+  std::memcpy(best, &v, sizeof v);
+  for (int half = W / 2; half; half /= 2)
+    for (int t = 0; t < half; ++t) best[t] = best[t] > best[t + half] ? best[t] : best[t + half];
+  return best[0];
+}
+
+// 2^x within 1.7e-7 for x ≤ 127. Below −127 exactly 0 (so −inf gives 0); NaN stays NaN.
+LIMELIGHT_INLINE vf exp2(vf x) {
+  const vf floor = splat(-127.0f);
+  x = floor > x ? floor : x;                     // this order keeps NaN
+  const vf magic = splat(12582912.0f + 127.0f);  // 1.5·2^23: rounds, and leaves n + 127 in the low bits
+  const vf t = x + magic;
+  const vf f = x - (t - magic);
+  const vf power = (vf)((vu)t << 23);  // 2^n; n = −127 gives 0
+  // The minimax polynomial of 2^f on [−1/2, 1/2] with p(0) = 1; relative error 9e-8 before rounding.
+  vf p = splat(1.326472731307149e-3f);
+  p = p * f + splat(9.671512991189957e-3f);
+  p = p * f + splat(5.550733581185341e-2f);
+  p = p * f + splat(2.4022242426872253e-1f);
+  p = p * f + splat(6.931470036506653e-1f);
+  p = p * f + splat(1.0f);
+  return p * power;
+}
+
+// tanh to float accuracy, by expm1(2|x|)/(expm1(2|x|) + 2), which loses nothing near 0.
+LIMELIGHT_INLINE vf tanh(vf x) {
+  const vf size = absolute(x);
+  vf y = size * splat(2.885390081777927f);  // 2·log2(e)
+  const vf ceiling = splat(32.0f);
+  y = y > ceiling ? ceiling : y;
+  const vf magic = splat(12582912.0f + 127.0f);
+  const vf t = y + magic;
+  const vf f = y - (t - magic);
+  const vf power = (vf)((vu)t << 23);
+  vf p = splat(1.5353361e-4f);
+  p = p * f + splat(1.3398874e-3f);
+  p = p * f + splat(9.6184373e-3f);
+  p = p * f + splat(5.5503324e-2f);
+  p = p * f + splat(2.4022648e-1f);
+  p = p * f + splat(6.9314720e-1f);
+  const vf grown = p * f * power + (power - 1.0f);
+  const vf result = grown / (grown + 2.0f);
+  return (vf)((vi)result | ((vi)x & (int32_t)0x80000000));
+}
+
+// --- half precision in memory, float32 in registers -------------------------------------------------
+
+LIMELIGHT_INLINE vf widen(vh bits, bf16) { return (vf)(__builtin_convertvector(bits, vu) << 16); }
+
+LIMELIGHT_INLINE vh narrow(vf x, bf16) {
+  const vu u = (vu)x;
+  const vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const vu quiet = (u >> 16) | 0x40u;
+  return __builtin_convertvector(x == x ? rounded : quiet, vh);
+}
+
+#if defined(__AVX512F__)
+LIMELIGHT_INLINE vf widen(vh bits, f16) { return (vf)_mm512_cvtph_ps((__m256i)bits); }
+LIMELIGHT_INLINE vh narrow(vf x, f16) { return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT); }
+#elif defined(__F16C__) && defined(__AVX2__)
+LIMELIGHT_INLINE vf widen(vh bits, f16) { return (vf)_mm256_cvtph_ps((__m128i)bits); }
+LIMELIGHT_INLINE vh narrow(vf x, f16) { return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT); }
+#elif defined(__aarch64__)
+LIMELIGHT_INLINE vf widen(vh bits, f16) { return (vf)vcvt_f32_f16((float16x4_t)bits); }
+LIMELIGHT_INLINE vh narrow(vf x, f16) { return (vh)vcvt_f16_f32((float32x4_t)x); }
+#else
+LIMELIGHT_INLINE vf widen(vh bits, f16) {
+  const vu h = __builtin_convertvector(bits, vu);
+  const vu body = (h & 0x7fffu) << 13;
+  const vf scaled = (vf)body * splat(0x1p112f);  // exact, subnormals too
+  const vu special = body | 0x7f800000u;
+  const vu size = body >= 0x0f800000u ? special : (vu)scaled;
+  return (vf)(size | ((h & 0x8000u) << 16));
+}
+LIMELIGHT_INLINE vh narrow(vf x, f16) {
+  const vu u = (vu)x, sign = (u >> 16) & 0x8000u, body = u & 0x7fffffffu;
+  // Adding 2^(e) aligned to the half's last bit lets the float adder round to nearest even.
+  const vu normal = (body - 0x38000000u + 0xfffu + ((body >> 13) & 1u)) >> 13;
+  const vu tiny = (vu)((vf)body + splat(0.5f)) - 0x3f000000u;
+  vu half = body < 0x38800000u ? tiny : normal;
+  half = body >= 0x477ff000u ? splat_u(0x7c00u) : half;
+  half = body > 0x7f800000u ? splat_u(0x7e00u) : half;
+  return __builtin_convertvector(half | sign, vh);
+}
+#endif
+
+LIMELIGHT_INLINE vf load(const bf16* p) { return widen(load_bits<vh>(p), bf16{}); }
+LIMELIGHT_INLINE vf load(const f16* p) { return widen(load_bits<vh>(p), f16{}); }
+LIMELIGHT_INLINE void store(bf16* p, vf v) {
+  const vh bits = narrow(v, bf16{});
+  std::memcpy(p, &bits, sizeof bits);
+}
+LIMELIGHT_INLINE void store(f16* p, vf v) {
+  const vh bits = narrow(v, f16{});
+  std::memcpy(p, &bits, sizeof bits);
+}
+
+// The first `count` < W elements; the other lanes are 0.
+template <class T>
+LIMELIGHT_INLINE vf load_part(const T* p, int64_t count) {
+  T lane[W] = {};
+  std::memcpy(lane, p, static_cast<size_t>(count) * sizeof(T));
+  return load(lane);
+}
+template <class T>
+LIMELIGHT_INLINE void store_part(T* p, vf v, int64_t count) {
+  T lane[W];
+  store(lane, v);
+  std::memcpy(p, lane, static_cast<size_t>(count) * sizeof(T));
+}
+
+// Calls `body` with a null pointer of the type that `dtype` names: T* → the row readers and writers.
+template <class Body>
+LIMELIGHT_INLINE void with_type(Dtype dtype, Body&& body) {
+  switch (dtype) {
+    case Dtype::f32: return body(static_cast<float*>(nullptr));
+    case Dtype::bf16: return body(static_cast<bf16*>(nullptr));
+    case Dtype::f16: return body(static_cast<f16*>(nullptr));
+  }
+}
+
+// into[0 … count) = factor · from, then zeros up to `padded`.
+template <class T>
+LIMELIGHT_INLINE void read_row(const T* from, float* into, int64_t count, int64_t padded, float factor = 1) {
+  int64_t t = 0;
+  for (; t + W <= count; t += W) store(into + t, load(from + t) * factor);
+  if (t < count) {
+    T lane[W] = {};
+    std::memcpy(lane, from + t, static_cast<size_t>(count - t) * sizeof(T));
+    float wide[W];
+    store(wide, load(lane) * factor);
+    const int64_t room = padded - t < W ? padded - t : W;
+    std::memcpy(into + t, wide, static_cast<size_t>(room) * sizeof(float));
+    t += room;
+  }
+  for (; t < padded; ++t) into[t] = 0;
+}
+
+// into[0 … count) = factor · from
+template <class T>
+LIMELIGHT_INLINE void write_row(const float* from, T* into, int64_t count, float factor = 1) {
+  int64_t t = 0;
+  for (; t + W <= count; t += W) store(into + t, load(from + t) * factor);
+  if (t < count) store_part(into + t, load_part(from + t, count - t) * factor, count - t);
+}
+
+// --- transposing W × W in registers ------------------------------------------------------------------
+
+template <int S>
+LIMELIGHT_INLINE void transpose_stage(vf (&row)[W]) {
+  for (int r = 0; r < W; ++r) {
+    if (r & S) continue;
+    const vf a = row[r], b = row[r + S];
+#define LIMELIGHT_LANE(C) ((C) & S ? W + (C) - S : (C))
+#define LIMELIGHT_LANE_ODD(C) ((C) & S ? W + (C) : (C) + S)
+#define L LIMELIGHT_LANE
+#define O LIMELIGHT_LANE_ODD
+#if defined(__AVX512F__)
+    row[r] = __builtin_shufflevector(a, b, L(0), L(1), L(2), L(3), L(4), L(5), L(6), L(7), L(8), L(9), L(10),
+                                     L(11), L(12), L(13), L(14), L(15));
+    row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3), O(4), O(5), O(6), O(7), O(8), O(9),
+                                         O(10), O(11), O(12), O(13), O(14), O(15));
+#elif defined(__AVX2__)
+    row[r] = __builtin_shufflevector(a, b, L(0), L(1), L(2), L(3), L(4), L(5), L(6), L(7));
+    row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3), O(4), O(5), O(6), O(7));
+#else
+    row[r] = __builtin_shufflevector(a, b, L(0), L(1), L(2), L(3));
+    row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3));
+#endif
+#undef L
+#undef O
+#undef LIMELIGHT_LANE
+#undef LIMELIGHT_LANE_ODD
+  }
+}
+
+LIMELIGHT_INLINE void transpose(vf (&row)[W]) {
+  transpose_stage<1>(row);
+  transpose_stage<2>(row);
+  if constexpr (W >= 8) transpose_stage<4>(row);
+  if constexpr (W >= 16) transpose_stage<8>(row);
+}
+
+}  // namespace limelight::LIMELIGHT_ISA
