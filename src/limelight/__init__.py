@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from limelight.ops.drop_in import MultiheadAttention as MultiheadAttention
     from limelight.ops.drop_in import scaled_dot_product_attention as scaled_dot_product_attention
     from limelight.ops.lens import Lens as Lens
+    from limelight.ops.linear import attend_linear as attend_linear
     from limelight.ops.masks import anchors as anchors
     from limelight.ops.masks import blocks as blocks
     from limelight.ops.masks import causal as causal
@@ -49,6 +50,7 @@ _HOME = {
     "attend": "ops.attend",
     "explain_choice": "ops.attend",
     "attend_packed": "ops.packed",
+    "attend_linear": "ops.linear",
     "Lens": "ops.lens",
     "Seen": "ops.seen",
     "alibi": "ops.bias",
