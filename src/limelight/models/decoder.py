@@ -16,6 +16,7 @@ from limelight.layers.cache import Cache
 from limelight.models.config import Config
 from limelight.models.layout import causal_reach, lay_out
 from limelight.models.stack import Embedding, Stack, check_cache, first_weights
+from limelight.models.tokens import Tokens
 from limelight.shapes import OptionError
 
 
@@ -39,6 +40,11 @@ class Decoder(nn.Module):
     >>> torch.allclose(step[0, 0], alone[0, -1], atol=1e-6)
     True
     """
+
+    tokens: Tokens | None = None
+    """the tokenizer that it came with"""
+    name: str = ""
+    """what it was loaded as"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

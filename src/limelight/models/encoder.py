@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from limelight.models.config import Config
 from limelight.models.layout import full_reach, lay_out
 from limelight.models.stack import Embedding, Stack, first_weights
+from limelight.models.tokens import Tokens
 from limelight.shapes import OptionError
 
 
@@ -31,6 +32,11 @@ class Encoder(nn.Module):
     >>> torch.allclose(packed[:4], encoder(torch.arange(4)[None])[0], atol=1e-6)
     True
     """
+
+    tokens: Tokens | None = None
+    """the tokenizer that it came with"""
+    name: str = ""
+    """what it was loaded as"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()

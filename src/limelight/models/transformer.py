@@ -21,6 +21,7 @@ from limelight.layers.cache import Cache
 from limelight.models.config import Config
 from limelight.models.layout import causal_reach, full_reach, lay_out
 from limelight.models.stack import Embedding, Stack, check_cache, first_weights
+from limelight.models.tokens import Tokens
 from limelight.ops.mask_rules import Mask
 from limelight.ops.masks import padding
 from limelight.shapes import OptionError, ShapeError, shape_text
@@ -53,6 +54,11 @@ class Transformer(nn.Module):
     >>> model(source, target, source_lengths=[9, 5]).shape
     torch.Size([2, 6, 100])
     """
+
+    tokens: Tokens | None = None
+    """the tokenizer that it came with"""
+    name: str = ""
+    """what it was loaded as"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
