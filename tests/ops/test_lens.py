@@ -266,8 +266,8 @@ def test_a_seen_keeps_references_or_nothing():
     q, k, v = sizes()
     q.requires_grad_()
     out, seen = ll.attend(q, k, v, lens=Lens(top=2))
-    assert seen.source.query.data_ptr() == q.data_ptr()
-    assert not seen.source.query.requires_grad
+    assert seen.source.problem.query.data_ptr() == q.data_ptr()
+    assert not seen.source.problem.query.requires_grad
     assert out.requires_grad
     assert not seen.top.weights.requires_grad
     _, seen = ll.attend(q, k, v, lens=Lens(top=2, keep=False))

@@ -31,8 +31,8 @@ takes: scale, softcap, bias, slopes applied; −∞ where masked) and p_i = i + 
 Cells are disjoint and cover everything: row i lies in cell ⌊i·R/I⌋, so cell r starts at row
 ⌈r·I/R⌉; columns alike. R and C are at most I and J, and at least 1 (`Lens.fit` has seen to it); a
 map of no rows or no columns is zeros. All of float type are in the working type: float64 for
-float64 input, float32 for all others; nothing carries a gradient. `out` is what `attend` without a lens
-gives, with dropout and with its gradient. Sizes of zero (b, i, j) give tensors of those sizes.
+float64 input, float32 for all others; nothing carries a gradient. `out` is what `attend` without
+a lens gives, with dropout and with its gradient. Sizes of zero give tensors of those sizes.
 """
 
 from __future__ import annotations

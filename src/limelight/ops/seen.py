@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from limelight.ops.lens import Lens, Links, Pooled, Statistics
-from limelight.ops.lens_tiled import scores_at, statistics_of_weights
+from limelight.ops.lens_tiled import statistics_of_weights
 from limelight.ops.mask_rules import Extent
-from limelight.ops.mask_tiles import Place, for_heads
 from limelight.ops.problem import Problem
+from limelight.ops.sources import Call, Dense, Source
 from limelight.ops.tensor_like import TensorLike
 from limelight.shapes import OptionError, check_rank
 
@@ -38,9 +38,9 @@ class Seen(TensorLike):
 
     >>> import torch, limelight as ll
     >>> q = k = v = torch.eye(3).view(1, 1, 3, 3)
-    >>> out, seen = ll.attend(q, k, v, scale=3.0, mask=ll.causal(), lens=ll.Lens(top=2))
-    >>> seen.top.indices[0, 0].tolist()
-    [[0, -1], [1, 0], [2, 1]]
+    >>> out, seen = ll.attend(q, k, v, scale=3.0, mask=ll.causal(), lens=ll.Lens(top=1))
+    >>> seen.top.indices[0, 0, :, 0]
+    tensor([0, 1, 2])
     >>> seen.rows([1])[0, 0]
     tensor([[0.0474, 0.9526, 0.0000]])
     """
@@ -49,22 +49,13 @@ class Seen(TensorLike):
     """b, h, i, j of the weights"""
     lens: Lens
     statistics: Statistics
-    source: Problem | Tensor | None
-    """what weights are recomputed from: the call, the dense weights themselves, or nothing"""
+    source: Source | None
+    """what weights are recomputed from"""
 
     @classmethod
     def of_problem(cls, problem: Problem, lens: Lens, statistics: Statistics) -> Seen:
         """What was seen of a call."""
-        kept = None
-        if lens.keep:
-            kept = replace(
-                problem,
-                query=problem.query.detach(),
-                key=problem.key.detach(),
-                value=problem.value.detach(),
-                bias=None if problem.bias is None else problem.bias.detach(),
-            )
-        return cls(problem.extent, lens, statistics, kept)
+        return cls(problem.extent, lens, statistics, Call.keep(problem) if lens.keep else None)
 
     @classmethod
     def of_weights(
@@ -78,7 +69,7 @@ class Seen(TensorLike):
         weights = weights.detach()
         lens = lens or Lens()
         found = statistics_of_weights(weights, lens, value)
-        return cls(Extent(*weights.shape), lens, found, weights if lens.keep else None)
+        return cls(Extent(*weights.shape), lens, found, Dense(weights) if lens.keep else None)
 
     @property
     def shape(self) -> torch.Size:
@@ -192,11 +183,7 @@ class Seen(TensorLike):
             )
 
         statistics = Statistics(*(pick(part) for part in self.statistics))  # type: ignore[arg-type]
-        source = self.source
-        if isinstance(source, Tensor):
-            source = source[:, chosen]
-        elif source is not None:
-            source = _heads_of(source, chosen)
+        source = None if self.source is None else self.source.heads(chosen)
         return Seen(self.extent._replace(h=len(chosen)), self.lens, statistics, source)
 
     def _row_index(self, rows: Sequence[int] | slice | Tensor) -> Tensor:
@@ -216,32 +203,8 @@ class Seen(TensorLike):
             raise OptionError(
                 "the weights cannot be recomputed: the lens said keep=False (no query, no key)"
             )
-        if isinstance(self.source, Tensor):
-            return self.source[:, :, rows, columns.start : columns.stop]
-        place = Place(self.extent, slice(0, self.extent.b), slice(0, self.extent.h), rows, columns)
-        with torch.no_grad():
-            lse = self.lse[:, :, rows, None]
-            empty = lse == float("-inf")
-            return torch.exp(scores_at(self.source, place) - torch.where(empty, 0.0, lse))
+        return self.source.weights(rows, columns, self.lse[:, :, rows])
 
     def __repr__(self) -> str:
         b, h, i, j = self.extent
         return f"Seen(b={b}, h={h}, i={i}, j={j}, {self.lens!r})"
-
-
-def _heads_of(problem: Problem, heads: list[int]) -> Problem:
-    """The same call with some of its query heads, each with its own key and value head."""
-    group = problem.query.shape[1] // problem.key.shape[1]
-    owners = [head // group for head in heads]
-    bias, slopes, mask = problem.bias, problem.slopes, problem.mask
-    if bias is not None and bias.shape[1] != 1:
-        bias = bias[:, heads]
-    return replace(
-        problem,
-        query=problem.query[:, heads],
-        key=problem.key[:, owners],
-        value=problem.value[:, owners],
-        bias=bias,
-        slopes=None if slopes is None else slopes[heads],
-        mask=None if mask is None else for_heads(mask, heads),
-    )
