@@ -95,5 +95,12 @@ def check_number(
     return number
 
 
+def check_whole(name: str, value: int, least: int = 1) -> int:
+    """The value, if it is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} must be a whole number of at least {least}, found {value!r}")
+    return value
+
+
 FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 """The element types that attention takes."""

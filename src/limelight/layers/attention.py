@@ -14,7 +14,7 @@ from limelight.layers.observe import run
 from limelight.layers.rotary import Rotation, rotate
 from limelight.ops.bias import Alibi
 from limelight.ops.mask_rules import Mask
-from limelight.shapes import OptionError, ShapeError, check_number, shape_text
+from limelight.shapes import OptionError, ShapeError, check_number, check_whole, shape_text
 
 Biases = Literal["none", "inputs", "all"]
 Sight = Literal["all", "slice"]
@@ -202,8 +202,8 @@ class Attention(nn.Module):
             ("head_size", self.head_size), ("value_size", self.value_size),
             ("value_rank", 1 if self.value_rank is None else self.value_rank),
         ):  # fmt: skip
-            check_number(name, size, "at least 1", low=1)
-        check_number("dropout", self.dropout, "at least 0 and below 1", low=0, high=1 - 1e-9)
+            check_whole(name, size)
+        check_number("dropout", self.dropout, "at least 0 and below 1", low=0.0, high=1 - 1e-9)
         if self.heads % self.kv_heads:
             raise OptionError(
                 f"kv_heads must divide heads, "

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limelight.shapes import OptionError, ShapeError, check_number, shape_text
+from limelight.shapes import OptionError, ShapeError, check_whole, shape_text
 
 
 class KeyValues:
@@ -144,10 +144,10 @@ class Cache:
     """
 
     def __init__(self, layers: int, *, window: int | None = None, capacity: int = 64) -> None:
-        check_number("cache layers", layers, "at least 1", low=1)
-        check_number("cache capacity", capacity, "at least 1", low=1)
+        check_whole("cache layers", layers)
+        check_whole("cache capacity", capacity)
         if window is not None:
-            check_number("cache window", window, "at least 0", low=0)
+            check_whole("cache window", window, 0)
         self.window = window
         self.blocks = [
             BlockCache(KeyValues(window, capacity), KeyValues(None, 1)) for _ in range(layers)

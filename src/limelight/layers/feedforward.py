@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.shapes import OptionError, ShapeError, shape_text
+from limelight.shapes import OptionError, ShapeError, check_whole, shape_text
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
 
@@ -55,9 +55,8 @@ class FeedForward(nn.Module):
             kinds = ", ".join(map(repr, ACTIVATIONS))
             raise OptionError(f"activation must be one of {kinds}, found {activation!r}")
         hidden = 4 * width if hidden is None else hidden
-        if width < 1 or hidden < 1:
-            raise OptionError(f"width and hidden must be at least 1, found {width} and {hidden}")
-        self.width = width
+        self.width = check_whole("width", width)
+        check_whole("hidden", hidden)
         self.up = nn.Linear(width, 2 * hidden if activation == "swiglu" else hidden, bias=bias)
         self.down = nn.Linear(hidden, width, bias=bias)
         self.activation = activation

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limelight.shapes import OptionError, check_number
+from limelight.shapes import OptionError, check_number, check_whole
 
 
 class Rotation(NamedTuple):
@@ -78,7 +78,7 @@ class DynamicScaling(Scaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("rotary scaling trained", self.trained, "at least 1 token", low=1)
+        check_whole("rotary scaling trained", self.trained)
 
     def angles(self, base: float, size: int, longest: int) -> Tensor:
         if size <= 2:
@@ -108,7 +108,7 @@ class YarnScaling(Scaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("rotary scaling trained", self.trained, "at least 1 token", low=1)
+        check_whole("rotary scaling trained", self.trained)
         check_number("rotary scaling slow", self.slow, "a positive number", low=1e-9)
         check_number(
             "rotary scaling fast", self.fast, f"at least slow = {self.slow}", low=self.slow
@@ -146,7 +146,7 @@ class Llama3Scaling(Scaling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("rotary scaling trained", self.trained, "at least 1 token", low=1)
+        check_whole("rotary scaling trained", self.trained)
         if not 0 < self.low < self.high:
             raise OptionError(
                 f"rotary scaling needs 0 < low < high, found low = {self.low}, high = {self.high}"

@@ -9,7 +9,7 @@ from limelight.layers.block import Order
 from limelight.layers.feedforward import Activation
 from limelight.layers.norm import Norm
 from limelight.layers.rotary import SCALINGS, Scaling
-from limelight.shapes import OptionError
+from limelight.shapes import OptionError, check_whole
 
 Kind = Literal["encoder", "decoder", "transformer"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -93,13 +93,13 @@ class Config:
 
     def _check_sizes(self) -> None:
         for name in ("vocabulary", "width", "layers", "heads", "context"):
-            _whole(name, getattr(self, name), 1)
+            check_whole(name, getattr(self, name), 1)
         for name in ("decoder_layers", "kv_heads", "head_size", "value_rank", "hidden"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
-        _whole("segments", self.segments, 0)
+                check_whole(name, getattr(self, name), 1)
+        check_whole("segments", self.segments, 0)
         if self.window is not None:
-            _whole("window", self.window, 0)
+            check_whole("window", self.window, 0)
 
     def _check_numbers(self) -> None:
         if not 0 <= self.dropout < 1:
@@ -256,8 +256,3 @@ def make_scaling(values: dict[str, Any]) -> Scaling:
         return rule(**rest)
     except TypeError as error:
         raise OptionError(f"rotary scaling {kind!r} needs: {', '.join(sorted(takes))}") from error
-
-
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name} must be a whole number of at least {least}, found {value!r}")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from limelight.models.config import Config
 from limelight.models.layout import full_reach, lay_out
+from limelight.models.pooling import Pooling
 from limelight.models.stack import Embedding, Stack, first_weights
 from limelight.models.tokens import Tokens
 from limelight.shapes import OptionError
@@ -37,6 +38,8 @@ class Encoder(nn.Module):
     """the tokenizer that it came with"""
     name: str = ""
     """what it was loaded as"""
+    pooling: Pooling = Pooling()
+    """how `embed` makes one vector of a text"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -67,3 +70,21 @@ class Encoder(nn.Module):
         layout = lay_out(tokens, lengths, reach=full_reach(self.config.window))
         x = self.stack(self.embedding(layout, segments), layout)
         return x if layout.packed is None else x[0]
+
+    def embed(self, texts: str | Sequence[str], *, progress: bool | None = None) -> Tensor:
+        """One vector for each text, as `pooling` says: `b m`, or `m` for a single text.
+
+        Texts are sorted by length and packed without padding; the result is in their own order.
+
+        Args:
+            texts: one or many; longer ones are cut at `pooling.limit` tokens.
+            progress: whether to show a bar on the terminal; on long input unless given.
+
+        >>> import limelight as ll
+        >>> vectors = ll.load("minilm").embed(["A cat sat.", "A kitten sat.", "Stocks fell."])
+        >>> bool(vectors[0] @ vectors[1] > vectors[0] @ vectors[2])
+        True
+        """
+        from limelight.models.embed import embed  # it stands on this file
+
+        return embed(self, texts, progress=progress)
