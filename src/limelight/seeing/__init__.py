@@ -1,1 +1,1 @@
-"""What a model attended to: recordings and where they come from."""
+"""What models attend to: recordings of our own models and of others, and every step in numbers."""

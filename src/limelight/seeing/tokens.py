@@ -1,0 +1,88 @@
+"""The tokens of a recording: what each shows, where it stands in the text, and its word."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Token(NamedTuple):
+    """One token, as a reader meets it."""
+
+    text: str
+    """what to show: the part of the text it stands for, or the name of a special token"""
+    start: int
+    end: int
+    """its place in the text, `text[start:end]`; equal for a token that stands for no text"""
+    word: int
+    """the number of the word it belongs to, counted over the tokens from 0"""
+    special: bool = False
+    """True for tokens that a tokenizer adds, such as [CLS] and [SEP]"""
+
+    @property
+    def separates(self) -> bool:
+        """True for punctuation, spaces and signs: no letter and no digit in it."""
+        return not any(one.isalnum() for one in self.text)
+
+
+def place_tokens(
+    text: str,
+    spans: Sequence[tuple[int, int]],
+    pieces: Sequence[str],
+    special: Sequence[bool],
+) -> tuple[Token, ...]:
+    """Tokens from their places; a token without a place of its own shows its piece.
+
+    Spaces around a token belong to no token. Neighbouring tokens form a word where the text runs
+    on between letters, digits and the apostrophes between them; scripts that are written without
+    spaces between words keep their tokens apart.
+    """
+    tokens: list[Token] = []
+    word = -1
+    for (start, end), piece, apart in zip(spans, pieces, special, strict=True):
+        part = text[start:end]
+        start, end = start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
+        if end <= start:
+            # White space alone, or nothing: the piece is all there is to show.
+            start = end = max(start, end) if part else 0
+        joined = bool(tokens) and not apart and not tokens[-1].special
+        if not (joined and end > start and _runs_on(text, tokens[-1], start)):
+            word += 1
+        tokens.append(Token(text[start:end] or piece, start, end, word, apart))
+    return tuple(tokens)
+
+
+def plain_tokens(words: Sequence[str]) -> tuple[str, tuple[Token, ...]]:
+    """A text of these words with spaces between, and a token for each."""
+    tokens: list[Token] = []
+    start = 0
+    for number, word in enumerate(words):
+        tokens.append(Token(word, start, start + len(word), number))
+        start += len(word) + 1
+    return " ".join(words), tuple(tokens)
+
+
+def _runs_on(text: str, before: Token, start: int) -> bool:
+    """True where the token at `start` goes on with the word of the token before it."""
+    if before.end != start or before.start == before.end:
+        # Several tokens may share one character (its bytes): they belong together.
+        return before.start < before.end and before.start <= start < before.end
+    left, right = text[start - 1], text[start]
+    if _is_apostrophe(right):
+        return left.isalpha() and start + 1 < len(text) and text[start + 1].isalpha()
+    if _is_apostrophe(left):
+        return right.isalpha() and start > 1 and text[start - 2].isalpha()
+    if unicodedata.combining(right) or right == "\N{ZERO WIDTH JOINER}":
+        return True
+    return left.isalnum() and right.isalnum() and not (_is_unspaced(left) and _is_unspaced(right))
+
+
+def _is_apostrophe(character: str) -> bool:
+    return character in "'\N{RIGHT SINGLE QUOTATION MARK}"
+
+
+def _is_unspaced(character: str) -> bool:
+    """True for scripts that do not put spaces between words."""
+    name = unicodedata.name(character, "")
+    return name.startswith(("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"))
