@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import torch
 from torch import Tensor
 
 from limelight.files import writing
@@ -27,7 +26,7 @@ class Weights(Protocol):
         ...
 
     def read(self, name: str) -> Tensor:
-        """One tensor, as stored (quantised ones as float32)."""
+        """One tensor in memory of its own, as stored (quantised ones as float32)."""
         ...
 
 
@@ -81,7 +80,8 @@ class Safetensors:
 
     def read(self, name: str) -> Tensor:
         try:
-            return cast("Tensor", self._handles[name].get_tensor(name))
+            # The library may give a view of the mapped file, which must not outlive the file.
+            return cast("Tensor", self._handles[name].get_tensor(name)).clone()
         except KeyError:
             raise FileError(f"{self.path}: holds no tensor {name!r}") from None
 
@@ -121,15 +121,3 @@ def _open(path: Path) -> Any:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path}: damaged or cut short: {error}") from error
-
-
-def missing_tensor(weights: Weights, name: str) -> FileError:
-    """The error for a tensor that a model needs and a file does not hold."""
-    return FileError(f"{weights.path}: holds no tensor {name!r}, which this model needs")
-
-
-def misshapen_tensor(weights: Weights, name: str, found: torch.Size, expected: str) -> FileError:
-    """The error for a tensor that does not fit the model that the config describes."""
-    return FileError(
-        f"{weights.path}: tensor {name!r} has shape {tuple(found)}, expected {expected}"
-    )

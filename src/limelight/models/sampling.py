@@ -1,0 +1,101 @@
+"""How the next token is drawn from what a model says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from limelight.shapes import OptionError, check_number
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to draw a token. Left as it is: greedy, always the likeliest.
+
+        probabilities = softmax(logits / temperature), over the tokens that top_k and top_p leave
+
+    Args:
+        temperature: 0 takes the likeliest token; 1 draws as the model says; more is bolder.
+        top_k: draw among the k likeliest tokens only.
+        top_p: draw among the fewest tokens whose probabilities reach p together
+            (Holtzman et al. 2019, https://arxiv.org/abs/1904.09751).
+        repetition_penalty: tokens that occurred before have their logit divided (or, below zero,
+            multiplied) by this (Keskar et al. 2019, https://arxiv.org/abs/1909.05858).
+
+    >>> import torch
+    >>> Sampling(temperature=1.0, top_k=2).probabilities(torch.tensor([[0.0, 1.0, 2.0]]), [[]])
+    tensor([[0.0000, 0.2689, 0.7311]])
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_number("temperature", self.temperature, "at least 0", low=0.0)
+        if math.isinf(self.temperature):
+            raise OptionError("temperature must be finite, found inf")
+        if self.top_k is not None and (
+            isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1
+        ):
+            raise OptionError(f"top_k must be a whole number of at least 1, found {self.top_k!r}")
+        if not 0 < self.top_p <= 1:
+            raise OptionError(f"top_p must be above 0 and at most 1, found {self.top_p}")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise OptionError(
+                f"repetition_penalty must be a positive number, found {self.repetition_penalty}"
+            )
+
+    def draw(
+        self,
+        logits: Tensor,
+        before: Sequence[Sequence[int]],
+        generators: Sequence[torch.Generator],
+    ) -> list[int]:
+        """One token for each row of logits `b v`; `before` holds the tokens of each row so far."""
+        if self.temperature == 0:
+            return self.penalised(logits, before).argmax(dim=-1).tolist()
+        probabilities = self.probabilities(logits, before)
+        return [
+            int(torch.multinomial(row, 1, generator=generator))
+            for row, generator in zip(probabilities, generators, strict=True)
+        ]
+
+    def probabilities(self, logits: Tensor, before: Sequence[Sequence[int]]) -> Tensor:
+        """What tokens are drawn from: `b v`, rows sum to one."""
+        logits = self.penalised(logits, before).float() / (self.temperature or 1.0)
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            least = logits.topk(self.top_k).values[:, -1:]
+            logits = logits.masked_fill(logits < least, -math.inf)
+        if self.top_p < 1:
+            ordered, order = logits.sort(dim=-1, descending=True)
+            weights = ordered.softmax(dim=-1)
+            # A token is dropped when those before it reach p already; the first always stays.
+            dropped = weights.cumsum(dim=-1) - weights >= self.top_p
+            ordered = ordered.masked_fill(dropped, -math.inf)
+            logits = torch.empty_like(logits).scatter_(-1, order, ordered)
+        return logits.softmax(dim=-1)
+
+    def penalised(self, logits: Tensor, before: Sequence[Sequence[int]]) -> Tensor:
+        """Logits with the tokens that occurred before made less likely."""
+        if self.repetition_penalty == 1:
+            return logits
+        logits = logits.clone()
+        for row, seen in zip(logits, before, strict=True):
+            tokens = torch.tensor(sorted(set(seen)), dtype=torch.int64, device=logits.device)
+            old = row[tokens]
+            row[tokens] = torch.where(
+                old < 0, old * self.repetition_penalty, old / self.repetition_penalty
+            )
+        return logits
+
+
+def generators(seed: int | None, rows: int) -> list[torch.Generator]:
+    """A stream of chance for each row, so that a row does not depend on its neighbours."""
+    start = int(torch.randint(1 << 62, ()).item()) if seed is None else seed
+    return [torch.Generator().manual_seed(start + row) for row in range(rows)]
