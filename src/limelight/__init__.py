@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from limelight.layers.positions import RelativeBias as RelativeBias
     from limelight.layers.positions import sinusoidal as sinusoidal
     from limelight.layers.rotary import Rotary as Rotary
+    from limelight.models.beam import Beam as Beam
     from limelight.models.config import Config as Config
     from limelight.models.decoder import Decoder as Decoder
     from limelight.models.encoder import Encoder as Encoder
+    from limelight.models.generate import generate as generate
+    from limelight.models.generate import stream as stream
+    from limelight.models.pretrained import load as load
+    from limelight.models.pretrained import save as save
+    from limelight.models.sampling import Sampling as Sampling
     from limelight.models.transformer import Transformer as Transformer
     from limelight.ops.attend import attend as attend
     from limelight.ops.attend import explain_choice as explain_choice
@@ -75,6 +81,12 @@ _HOME = {
     "Decoder": "models.decoder",
     "Encoder": "models.encoder",
     "Transformer": "models.transformer",
+    "load": "models.pretrained",
+    "save": "models.pretrained",
+    "generate": "models.generate",
+    "stream": "models.generate",
+    "Sampling": "models.sampling",
+    "Beam": "models.beam",
     "LimelightError": "shapes",
 }
 """Where each public name lives."""
