@@ -1,1 +1,48 @@
-"""Pictures of a recording: terminal, figure, page."""
+"""Pictures of a recording: terminal, figure, page. Each is a pure function of a `Recording`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from limelight.shapes import FileError
+
+if TYPE_CHECKING:
+    from limelight.seeing.recording import Recording
+
+
+def save(
+    recording: Recording, path: str | Path, layer: int | None = None, head: int | None = None
+) -> None:
+    """Write a view of the recording as the file's ending says.
+
+    `.html` is the page, on which any layer and head can be chosen; `.png`, `.svg` and `.pdf` are
+    the heat map of one head. Without a layer and head: those of the most telling link.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix in (".html", ".htm"):
+        from limelight.files import writing
+        from limelight.views.document import document
+        from limelight.views.page import page
+
+        text = page(document(recording, layer, head))
+        with writing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    elif suffix in (".png", ".svg", ".pdf"):
+        from limelight.views.figure import heat_map, save_figure
+
+        save_figure(heat_map(recording, layer, head), path)
+    else:
+        raise FileError(
+            "path must end in .safetensors, .html, .png, .svg or .pdf (the ending says what is "
+            f"written), found {path.name!r}"
+        )
+
+
+def notebook(recording: Recording) -> str:
+    """The page as a piece of HTML that stands in a notebook, apart from all others."""
+    from limelight.views.document import document
+    from limelight.views.page import fragment
+
+    return fragment(document(recording))

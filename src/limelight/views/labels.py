@@ -59,9 +59,11 @@ def columns(text: str) -> int:
 
 
 def _columns_of(character: str) -> int:
-    if unicodedata.combining(character) or character in _JOINERS or unicodedata.category(
-        character
-    ) in {"Mn", "Me"}:
+    if (
+        unicodedata.combining(character)
+        or character in _JOINERS
+        or unicodedata.category(character) in {"Mn", "Me"}
+    ):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 

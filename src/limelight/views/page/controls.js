@@ -6,9 +6,9 @@ const SCHEMES = { auto: "Auto", light: "Light", dark: "Dark" };
 
 export function createControls(store, spec) {
   const layer = choice("Layer", spec.layers.map(String), (value) => store.set({ layer: value }));
-  const head = choice("Head", Array.from({ length: spec.heads }, (_, k) => String(k)), (value) => store.set({ head: value }));
+  const head = choice("Head", spec.heads.map(String), (value) => store.set({ head: value }));
   const toggles = [
-    toggle("sinks", "Sinks", "Show the tokens that soak up attention: first token, separators (S)"),
+    toggle("sinks", "Sinks", "Show the tokens that soak up attention too: special tokens, punctuation, a first token that draws far more than its share (S)"),
     toggle("log", "Log scale", "Colour by the logarithm of the weight (G)"),
     spec.queries.wordLabels ? toggle("words", "Words", "Join the pieces of a word (W)") : null,
   ].filter(Boolean);
@@ -64,7 +64,7 @@ export function keyboard(store, spec) {
     const back = event.shiftKey ? -1 : 1;
     const actions = {
       l: () => ({ layer: around(state.layer, spec.layers.length, back) }),
-      h: () => ({ head: around(state.head, spec.heads, back) }),
+      h: () => ({ head: around(state.head, spec.heads.length, back) }),
       s: () => ({ sinks: !state.sinks }),
       g: () => ({ log: !state.log }),
       w: () => (spec.queries.wordLabels ? { words: !state.words, locked: null, query: null, key: null } : {}),

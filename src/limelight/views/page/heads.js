@@ -10,7 +10,9 @@ const LEFT = 24;
 const TOP = 20;
 
 export function createHeads(store, numbers) {
-  const { layers, heads } = numbers.spec;
+  const { layers } = numbers.spec;
+  const heads = numbers.spec.heads.length;
+  const name = (layer, head) => `layer ${layers[layer]}, head ${numbers.spec.heads[head]}`;
   const root = svg("svg", { class: "picture heads", role: "group", "aria-label": "All heads", "font-family": FONT });
   const caption = html("p", { class: "caption", "aria-live": "polite" });
   const thumbs = [];
@@ -36,10 +38,10 @@ export function createHeads(store, numbers) {
       x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": 10.5, fill: view.palette.muted,
     }, text);
     for (let head = 0; head < heads; head += 1) {
-      parts.push(label(String(head), LEFT + head * CELL + (CELL - GAP) / 2, 9, "middle"));
+      parts.push(label(String(numbers.spec.heads[head]), LEFT + head * CELL + (CELL - GAP) / 2, 9, "middle"));
     }
-    layers.forEach((name, layer) => {
-      parts.push(label(String(name), LEFT - 8, TOP + layer * CELL + (CELL - GAP) / 2, "end"));
+    layers.forEach((number_, layer) => {
+      parts.push(label(String(number_), LEFT - 8, TOP + layer * CELL + (CELL - GAP) / 2, "end"));
       for (let head = 0; head < heads; head += 1) thumbs.push(thumb(view, layer, head));
     });
     root.replaceChildren(...parts, ...thumbs.map((each) => each.group));
@@ -53,7 +55,7 @@ export function createHeads(store, numbers) {
     });
     const edge = svg("rect", { ...place, rx: 3, fill: "none", stroke: view.palette.line });
     const group = svg("g", {
-      class: "thumb", role: "button", tabindex: -1, "aria-label": `Layer ${layers[layer]}, head ${head}`,
+      class: "thumb", role: "button", tabindex: -1, "aria-label": name(layer, head),
       click: () => store.set({ layer, head }),
       pointerenter: () => explain(layer, head),
       pointerleave: () => explain(drawn.state.layer, drawn.state.head),
@@ -95,7 +97,7 @@ export function createHeads(store, numbers) {
   function explain(layer, head) {
     const view = derive(numbers, { ...drawn.state, layer, head });
     const [best] = strongest(view, 1);
-    const parts = [html("strong", {}, `Layer ${layers[layer]}, head ${head}`)];
+    const parts = [html("strong", {}, name(layer, head).replace("l", "L"))];
     if (best) {
       parts.push(
         "  strongest ",

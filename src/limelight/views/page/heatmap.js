@@ -204,5 +204,5 @@ function legend(view, { left, columns, cell }, total) {
 
 function describe(view) {
   const { layer, head } = view.state;
-  return `Attention weights of layer ${view.layerNames[layer]}, head ${head}: ${view.matrix.rows} tokens ask, ${view.matrix.columns} answer.`;
+  return `Attention weights of layer ${view.spec.layers[layer]}, head ${view.spec.heads[head]}: ${view.matrix.rows} tokens ask, ${view.matrix.columns} answer.`;
 }

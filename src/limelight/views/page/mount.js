@@ -38,7 +38,7 @@ export async function mount(host, document_, css) {
   const update = (state, before) => {
     const redraw = !before || STRUCTURAL.some((key) => state[key] !== before[key]);
     if (redraw) {
-      view = { ...derive(numbers, state), palette: palette(state), layerNames: spec.layers };
+      view = { ...derive(numbers, state), palette: palette(state), spec };
       dress(page, view.palette);
       controls.show(state);
     }
@@ -110,7 +110,7 @@ function savers(picture, store, spec, name) {
     const { scheme, systemDark } = store.get();
     return (scheme === "auto" ? systemDark : scheme === "dark") ? spec.colours.dark : spec.colours.light;
   };
-  const file = () => `${name}-layer${spec.layers[store.get().layer]}-head${store.get().head}`;
+  const file = () => `${name}-layer${spec.layers[store.get().layer]}-head${spec.heads[store.get().head]}`;
   const button = (label, save) => html("button", {
     type: "button", class: "quiet", title: `Save this picture as ${label}`,
     click: () => save(picture, palette(), file()),

@@ -57,7 +57,7 @@ export class Numbers {
   }
 
   place(layer, head) {
-    return layer * this.spec.heads + head;
+    return layer * this.spec.heads.length + head;
   }
 
   /** Weights are kept as the square root in 16 bits, so that small ones keep their digits too. */

@@ -17,11 +17,10 @@ export function createSentence(store) {
   let buttons = [];
 
   function draw(view) {
-    const starts = view.rows.words;
     const cursor = Math.min(asking(view.state) ?? 0, view.rows.labels.length - 1);
     buttons = view.rows.labels.map((label, token) => html("button", {
       type: "button",
-      class: token > 0 && starts[token] === starts[token - 1] ? "token joined" : "token",
+      class: dressed(view.rows, token),
       title: label.length > 40 ? shorten(label, 200) : null,
       tabindex: token === cursor ? 0 : -1,
       pointerenter: () => hover(token),
@@ -71,6 +70,15 @@ export function createSentence(store) {
   }
 
   return { element: html("section", { class: "hero" }, list, story), draw, focus };
+}
+
+/** Pieces of text without a space between them stand close. */
+function dressed(side, token) {
+  const names = ["token"];
+  if (side.tight[token]) names.push("joined");
+  if (side.tight[token + 1]) names.push("open");
+  if (side.special.includes(token)) names.push("special");
+  return names.join(" ");
 }
 
 function tell(view, row) {

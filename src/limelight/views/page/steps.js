@@ -35,6 +35,7 @@ function tell(view, numbers, token) {
   const flow = computeFlow(view, numbers, layer, head, token);
   const asker = () => html("bdi", { class: "asker" }, shorten(spec.queries.labels[token], 24));
   const parts = [];
+  if (spec.runs > 1) return [html("p", { class: "hint" }, `Each row stands for ${spec.runs} tokens; record fewer tokens to follow single steps.`)];
   if (flow.channels) {
     parts.push(step("Ask", [asker(), " becomes a query of ", `${flow.query.length} numbers`],
       strip(view.palette, flow.query, flow.queryPeak)));
@@ -46,6 +47,8 @@ function tell(view, numbers, token) {
     parts.push(step("Take", ["each value, as much as its weight says: this is what ", asker(), " carries on"],
       strip(view.palette, flow.output, flow.valuePeak)));
     parts.push(everyNumber(spec, flow));
+  } else {
+    parts.push(html("p", { class: "hint" }, "The query, key and value vectors of this head are not kept on this page."));
   }
   return parts;
 }

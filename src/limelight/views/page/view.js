@@ -18,9 +18,16 @@ export function derive(numbers, state) {
 function wordSide(side) {
   return {
     labels: side.wordLabels,
-    apart: [...new Set(side.apart.map((token) => side.words[token]))],
-    words: side.wordLabels.map((_, word) => word),
+    tight: side.wordTight,
+    apart: wordsOf(side, side.apart),
+    special: wordsOf(side, side.special),
   };
+}
+
+/** The words of which every token is among these. */
+function wordsOf(side, tokens) {
+  const others = new Set(side.words.filter((_, token) => !tokens.includes(token)));
+  return [...new Set(tokens.map((token) => side.words[token]))].filter((word) => !others.has(word));
 }
 
 function peakOf(matrix, shown) {

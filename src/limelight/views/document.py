@@ -1,0 +1,229 @@
+"""A recording as a plain document: what the page, or anything else that reads JSON, needs.
+
+Its entries:
+
+    format                  "limelight-page-1"
+    title, model, made      words
+    queries, keys           the tokens that ask and answer; keys is null where both are the same.
+                            Each: labels, tight (no space before), apart (set apart as sinks),
+                            special, words (the word of each token), wordLabels, wordTight
+    layers, heads           their numbers in the model
+    runs                    tokens that each row and column stands for: 1 but for long texts
+    choice                  layer, head, query, key to begin with, as positions
+    weights                 layers × heads × i × j, see `packing`
+    lse                     layers × heads × i, float32; null where scores are not known
+    channels                query, key and value vectors of the heads in `places`; or null
+    colours                 the palettes, light and dark
+
+Labels are made by `visible`; they are text, to be shown as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limelight.ops.problem import Problem
+from limelight.ops.seen import Seen
+from limelight.ops.sources import Call
+from limelight.seeing.recording import Link, Recording
+from limelight.seeing.tokens import Token
+from limelight.views.colours import DARK, LIGHT
+from limelight.views.labels import visible
+from limelight.views.packing import packed, packed_channels, packed_weights
+from limelight.views.telling import most_telling, set_apart
+
+MOST_WEIGHTS = 10_000_000
+"""A page holds no more weights than these (about 20 MB); longer texts are shown in runs."""
+
+MOST_CHANNELS = 150_000
+"""Numbers of query, key and value vectors on a page, so that a sentence stays under 1 MB."""
+
+_AT_ONCE = 1 << 22
+
+
+def document(
+    recording: Recording, layer: int | None = None, head: int | None = None
+) -> dict[str, Any]:
+    """The recording as plain values, opening at a layer and head, or at the most telling link."""
+    choice = _choice(recording, layer, head)
+    run = _run_length(recording)
+    same = recording.queries is recording.tokens
+    apart = set_apart(recording)
+    marks = {index for index, token in enumerate(recording.queries) if token.special}
+    keys = _side(recording.tokens, recording.text, apart, run)
+    queries = keys if same else _side(recording.queries, recording.query_text, marks, run)
+    weights = torch.stack([_weights(seen, run) for seen in recording.layers])
+    position = recording.layer_numbers.index(choice.layer)
+    return {
+        "format": "limelight-page-1",
+        "title": f"Attention: {visible(recording.query_text or recording.text, 80)}",
+        "model": visible(recording.model, 80),
+        "made": _made(recording, run),
+        "queries": queries,
+        "keys": None if same else keys,
+        "layers": list(recording.layer_numbers),
+        "heads": list(recording.head_numbers),
+        "runs": run,
+        "choice": {
+            "layer": position,
+            "head": recording.head_position(choice.head),
+            "query": choice.query // run,
+            "key": choice.key // run,
+        },
+        "weights": packed_weights(weights),
+        "lse": _lse(recording) if run == 1 else None,
+        "channels": _channels(recording, choice) if run == 1 else None,
+        "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
+    }
+
+
+def _choice(recording: Recording, layer: int | None, head: int | None) -> Link:
+    found = most_telling(recording, layer, head)
+    if found is not None:
+        return found
+    first = recording.layer_numbers[0] if layer is None else layer
+    return Link(first, recording.head_numbers[0] if head is None else head, 0, 0, 0.0)
+
+
+def _made(recording: Recording, run: int) -> str:
+    layers, heads = len(recording.layers), len(recording.head_numbers)
+    said = [f"{layers} layers", f"{heads} heads", f"{len(recording.tokens)} tokens"]
+    if run > 1:
+        said.append(f"shown in runs of {run}: weights to a run added, from a run averaged")
+    said += [f"{name}: {value}" for name, value in recording.made.items()]
+    return visible(" · ".join(said), 400)
+
+
+def _run_length(recording: Recording) -> int:
+    """How many tokens a row must stand for, so that the weights fit a page."""
+    per_head = MOST_WEIGHTS // (len(recording.layers) * len(recording.head_numbers))
+    run = 1
+    while _runs(len(recording.queries), run) * _runs(len(recording.tokens), run) > per_head:
+        run += 1
+    return run
+
+
+def _runs(count: int, run: int) -> int:
+    return -(-count // run)
+
+
+def _weights(seen: Seen, run: int) -> Tensor:
+    """A layer's weights by runs: `h i j`; sums over keys and means over queries of a run."""
+    _, heads, rows, columns = seen.extent
+    if run == 1:
+        return torch.cat(list(_tiles(seen, 1)), dim=1)
+    to = torch.zeros(columns, _runs(columns, run))
+    to[torch.arange(columns), torch.arange(columns) // run] = 1
+    merged = torch.zeros(heads, _runs(rows, run), to.shape[1])
+    first = 0
+    for tile in _tiles(seen, run):
+        for start in range(0, tile.shape[1], run):
+            part = tile[:, start : start + run].mean(1)
+            merged[:, (first + start) // run] = part @ to
+        first += tile.shape[1]
+    return merged
+
+
+def _tiles(seen: Seen, run: int) -> Iterator[Tensor]:
+    """All rows of a layer, a few whole runs at a time: `h r j`."""
+    _, heads, rows, columns = seen.extent
+    step = max(1, _AT_ONCE // max(1, heads * columns * run)) * run
+    for first in range(0, rows, step):
+        yield seen.rows(slice(first, first + step))[0].float().cpu()
+
+
+def _side(tokens: Sequence[Token], text: str, apart: set[int] | frozenset[int], run: int):
+    if run > 1:
+        return _side_of_runs(tokens, text, run)
+    words: dict[int, list[int]] = {}
+    for index, token in enumerate(tokens):
+        words.setdefault(token.word, []).append(index)
+    place = {number: place for place, number in enumerate(words)}
+    firsts = [tokens[group[0]] for group in words.values()]
+    lasts = [tokens[group[-1]] for group in words.values()]
+    spelled = [
+        text[first.start : last.end] or first.text
+        for first, last in zip(firsts, lasts, strict=True)
+    ]
+    return {
+        "labels": [visible(token.text) for token in tokens],
+        "tight": _tight(tokens, tokens),
+        "apart": sorted(apart),
+        "special": [index for index, token in enumerate(tokens) if token.special],
+        "words": [place[token.word] for token in tokens],
+        "wordLabels": [visible(word) for word in spelled],
+        "wordTight": _tight(firsts, lasts),
+    }
+
+
+def _side_of_runs(tokens: Sequence[Token], text: str, run: int):
+    groups = [tokens[first : first + run] for first in range(0, len(tokens), run)]
+    labels = [
+        visible(text[group[0].start : group[-1].end] or " ".join(one.text for one in group))
+        for group in groups
+    ]
+    return {
+        "labels": labels,
+        "tight": [False] * len(groups),
+        "apart": [],
+        "special": [],
+        "words": None,
+        "wordLabels": None,
+        "wordTight": None,
+    }
+
+
+def _tight(firsts: Sequence[Token], lasts: Sequence[Token]) -> list[bool]:
+    """For each piece of text whether it follows the one before without a space."""
+    pairs = zip(firsts[1:], lasts[:-1], strict=True)
+    return [False, *(one.start == before.end and one.end > one.start for one, before in pairs)]
+
+
+def _lse(recording: Recording) -> str | None:
+    """Log-sum-exps, where scores are known: weights computed elsewhere come without them."""
+    if len(_problems(recording)) < len(recording.layers):
+        return None
+    return packed(torch.stack([seen.lse[0].float().cpu() for seen in recording.layers]))
+
+
+def _problems(recording: Recording) -> list[Problem]:
+    """The calls that the layers' weights come from, where each comes from one."""
+    sources = [seen.source for seen in recording.layers]
+    return [source.problem for source in sources if isinstance(source, Call)]
+
+
+def _channels(recording: Recording, choice: Link) -> dict[str, Any] | None:
+    """Query, key and value of as many heads as fit, the chosen one and its layer first."""
+    problems = _problems(recording)
+    if len(problems) < len(recording.layers):
+        return None
+    first = problems[0]
+    size, value_size = first.query.shape[-1], first.value.shape[-1]
+    if any(one.query.shape[-1] != size or one.value.shape[-1] != value_size for one in problems):
+        return None
+    heads = len(recording.head_numbers)
+    each = len(recording.queries) * size + len(recording.tokens) * (size + value_size)
+    layer, head = recording.layer_numbers.index(choice.layer), recording.head_position(choice.head)
+    order = sorted(
+        range(len(problems) * heads),
+        key=lambda place: (place != layer * heads + head, place // heads != layer, place),
+    )
+    places = sorted(order[: max(1, MOST_CHANNELS // max(each, 1))])
+    parts: list[Tensor] = []
+    for place in places:
+        problem, here = problems[place // heads], place % heads
+        owner = here // (problem.query.shape[1] // problem.key.shape[1])
+        parts += [problem.query[0, here], problem.key[0, owner], problem.value[0, owner]]
+    data, peaks = packed_channels(parts)
+    return {
+        "size": size,
+        "valueSize": value_size,
+        "scale": first.scale,
+        "places": places,
+        "peaks": [peaks[k : k + 3] for k in range(0, len(peaks), 3)],
+        "data": data,
+    }

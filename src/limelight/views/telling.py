@@ -1,0 +1,104 @@
+"""Which link to show first, when nobody said which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from limelight.ops.lens import Lens
+from limelight.ops.seen import Seen
+from limelight.seeing.recording import Link, Recording
+
+RULE = (
+    "weight × log₂(1 + distance in words), greatest over all heads; between different words, "
+    "with special tokens, punctuation and sinks set apart"
+)
+"""The rule of `most_telling`, in words."""
+
+_AT_ONCE = 1 << 21
+
+
+def most_telling(
+    recording: Recording, layer: int | None = None, head: int | None = None
+) -> Link | None:
+    """The link that says most: strong, and not explained by standing close.
+
+        telling_ij = weights_ij · log₂(1 + |word_i − word_j|)
+
+    Neighbours attend to one another in any model, and every token attends to sinks, so weight
+    alone would pick those. The logarithm lets reach count without letting it win over weight: a
+    link over 7 words tells as much as one over 1 word that is three times as strong. Tokens of
+    one word, special tokens, punctuation and sinks have no say. Between two texts
+    (cross-attention) there is no distance, and weight alone decides.
+
+    Args:
+        recording: what was seen.
+        layer: look in this layer only.
+        head: look in this head only.
+
+    Returns:
+        The link, or None where no link is left to choose from.
+
+    >>> import torch
+    >>> weights = torch.tensor([[[.0, .9, .1], [.5, .0, .5], [.7, .3, .0]]])
+    >>> rec = Recording.of_weights([weights], ["cats", "chase", "mice"])
+    >>> most_telling(rec)
+    Link(layer=0, head=0, query=2, key=0, weight=0.69...)
+    """
+    value = _reach(recording)
+    best: tuple[float, Link] | None = None
+    layers = recording.layer_numbers if layer is None else (layer,)
+    heads = recording.head_numbers if head is None else (head,)
+    positions = [recording.head_position(one) for one in heads]
+    for number in layers:
+        seen = recording.seen(number)
+        step = max(1, _AT_ONCE // max(1, seen.extent.h * seen.extent.j))
+        for first in range(0, seen.extent.i, step):
+            weights = seen.rows(slice(first, first + step))[0, positions].float().cpu()
+            telling = weights * value(first, first + weights.shape[1])
+            place = int(telling.argmax())
+            found = float(telling.flatten()[place])
+            if found > 0 and (best is None or found > best[0]):
+                at, rest = divmod(place, telling[0].numel())
+                row, column = divmod(rest, telling.shape[2])
+                weight = float(weights[at, row, column])
+                best = found, Link(number, heads[at], first + row, column, weight)
+    return None if best is None else best[1]
+
+
+def _reach(recording: Recording) -> Callable[[int, int], torch.Tensor]:
+    """For rows first … last: log₂(1 + distance in words), 0 where a link has no say: `i j`."""
+    queries, keys = recording.queries, recording.tokens
+    same = queries is keys
+    out = set_apart(recording)
+    key_words = torch.tensor([token.word for token in keys])
+    key_counts = torch.tensor([index not in out for index in range(len(keys))])
+    query_words = torch.tensor([token.word for token in queries])
+    query_counts = torch.tensor([not (token.special or token.separates) for token in queries])
+
+    def reach(first: int, last: int) -> torch.Tensor:
+        rows = slice(first, last)
+        if same:
+            distance = (query_words[rows, None] - key_words[None]).abs()
+            value = torch.log2(1 + distance.float())
+        else:
+            value = torch.ones(len(query_words[rows]), len(keys))
+        return value * (query_counts[rows, None] & key_counts[None])
+
+    return reach
+
+
+def spread(seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
+    """How each head looks, on average: entropy in bits, and distance in tokens: `h`."""
+    statistics = seen.statistics
+    if statistics.entropy is None or statistics.distance is None:
+        seen = Seen.of_weights(seen.dense(), Lens(top=0, entropy=True, distance=True))
+    return seen.entropy[0].mean(-1).cpu() / math.log(2), seen.distance[0].mean(-1).cpu()
+
+
+def set_apart(recording: Recording) -> frozenset[int]:
+    """The keys that views set apart: sinks, special tokens, punctuation."""
+    marks = (index for index, token in enumerate(recording.tokens) if token.separates)
+    return recording.sinks | frozenset(marks)

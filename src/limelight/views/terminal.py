@@ -1,0 +1,185 @@
+"""Attention in a terminal: colour blocks where there is colour, shades where there is none.
+
+Each picture is a Rich renderable that asks the console it is printed on for its width, its
+colours and its letters, so that one value reads well on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.color import Color
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.style import Style
+from rich.text import Text
+from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
+
+from limelight.views.colours import DARK, LIGHT, shade
+from limelight.views.labels import columns as width_of
+from limelight.views.labels import fit
+
+_SHADES = " ░▒▓█"
+_WIDEST_LABEL = 14
+_MOST_ROWS = 48
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The weights of one head: rows ask, columns answer, one cell each.
+
+    Tokens are numbered; the numbers above the columns are those before the rows. What does not
+    fit the width is pooled, each cell then showing the strongest weight under it.
+    """
+
+    weights: Tensor
+    """`i j`, as they are"""
+    rows: Sequence[str]
+    columns: Sequence[str]
+    apart: frozenset[int] = frozenset()
+    """columns left blank: sinks, which would drown the rest"""
+    mark: int | None = None
+    """the row to point at"""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The map in the width and the colours of this console."""
+        label = min(_WIDEST_LABEL, max((width_of(row) for row in self.rows), default=1))
+        room = options.max_width - label - 6
+        cell = 3 if 3 * len(self.columns) <= room else 2 if 2 * len(self.columns) <= room else 1
+        weights = self._pooled(room)
+        whole = weights.shape == self.weights.shape
+        if whole and cell > 1:
+            yield Text(" " * (label + 4) + self._numbers(cell), style="dim")
+        peak = float(weights.max()) if weights.numel() else 0.0
+        ink = _Ink.of(console)
+        for place, row in enumerate(weights.tolist()):
+            name = ink.spell(self._row_label(place, weights.shape[0], whole, label))
+            line = Text(name, style="bold" if place == self.mark and whole else "")
+            for column, weight in enumerate(row):
+                left_out = whole and column in self.apart
+                line.append_text(ink.cell(weight / peak if peak else 0.0, cell, blank=left_out))
+            yield line
+        yield from self._legend(ink, peak, label, whole)
+
+    def _pooled(self, room: int) -> Tensor:
+        shown = self.weights.float().cpu().clone()
+        for column in self.apart:
+            shown[:, column] = 0.0
+        size = (min(shown.shape[0], _MOST_ROWS), min(shown.shape[1], room))
+        return shown if size == tuple(shown.shape) else adaptive_max_pool2d(shown[None], size)[0]
+
+    def _numbers(self, cell: int) -> str:
+        return "".join(f"{column % 100:>2} "[:cell] for column in range(len(self.columns)))
+
+    def _row_label(self, place: int, count: int, whole: bool, label: int) -> str:
+        token = place if whole else place * len(self.rows) // count
+        return f"{token:>3} {fit(self.rows[token], label)} "[: label + 4] if label else ""
+
+    def _legend(self, ink: _Ink, peak: float, label: int, whole: bool) -> Iterator[Text]:
+        line = Text(" " * (label + 4) + "0 ", style="dim")
+        for step in range(9):
+            line.append_text(ink.cell(step / 8, 2))
+        line.append(f" {peak:.3f}", style="dim")
+        if not whole:
+            line.append(
+                f"  each cell the strongest of up to "
+                f"{-(-len(self.rows) // min(len(self.rows), _MOST_ROWS))} rows under it",
+                style="dim",
+            )
+        yield line
+        if self.apart and whole:
+            names = ", ".join(f"{column}" for column in sorted(self.apart)[:8])
+            yield Text(f"{' ' * (label + 4)}set apart: columns {names}", style="dim")
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links as lines of text: which head, who asks, who answers, how much."""
+
+    links: Sequence[tuple[str, str, str, float]]
+    """where, asker, answerer, weight"""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """One line a link, with a bar as long as its weight."""
+        wide = [
+            min(18, max(map(width_of, labels), default=0))
+            for labels in ([link[1] for link in self.links], [link[2] for link in self.links])
+        ]
+        where = max((width_of(link[0]) for link in self.links), default=0)
+        bar = max(4, min(30, options.max_width - where - sum(wide) - 18))
+        ink = _Ink.of(console)
+        arrow = "→" if ink.unicode else "->"
+        for place, asker, answerer, weight in self.links:
+            line = Text(f"  {fit(place, where)}  ")
+            line.append(ink.spell(fit(asker, wide[0])), style="bold")
+            line.append(f" {arrow} ")
+            line.append(ink.spell(fit(answerer, wide[1])), style="bold")
+            line.append(f"  {weight:.3f}  ")
+            line.append_text(ink.bar(weight, bar))
+            yield line
+
+
+@dataclass(frozen=True)
+class Heads:
+    """All heads at once: layers down, heads across, one number in [0, 1] each."""
+
+    values: Tensor
+    """`layers heads`"""
+    layers: Sequence[int]
+    chosen: tuple[int, int] | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """A small table of shades; the chosen head in brackets."""
+        ink = _Ink.of(console)
+        count = self.values.shape[1]
+        cell = 4 if 4 * count + 10 <= options.max_width else 2
+        if cell == 4:
+            yield Text("     head " + "".join(f"{head:^4}" for head in range(count)), style="dim")
+        for place, (layer, row) in enumerate(zip(self.layers, self.values.tolist(), strict=True)):
+            line = Text(f" layer {layer:>2} ", style="dim")
+            for head, value in enumerate(row):
+                picked = self.chosen == (place, head)
+                line.append("[" if picked else " ", style="bold") if cell == 4 else None
+                line.append_text(ink.cell(value, 2))
+                line.append("]" if picked else " ", style="bold") if cell == 4 else None
+            yield line
+
+
+@dataclass(frozen=True)
+class _Ink:
+    """How this console shows a value: colour, shades, or digits."""
+
+    colour: bool
+    unicode: bool
+
+    @classmethod
+    def of(cls, console: Console) -> _Ink:
+        colour = console.color_system is not None and not console.no_color
+        return cls(colour, (console.encoding or "").lower().startswith("utf"))
+
+    def spell(self, text: str) -> str:
+        """The text in letters that this console can write, a mark for each that it cannot."""
+        return text if self.unicode else text.replace("…", "~").encode("ascii", "replace").decode()
+
+    def cell(self, value: float, width: int, *, blank: bool = False) -> Text:
+        """A value in [0, 1] as `width` columns."""
+        if blank:
+            return Text(" " * width)
+        if self.colour:
+            return Text(" " * width, style=Style(bgcolor=Color.from_rgb(*shade(value, DARK.scale))))
+        if not self.unicode:
+            digit = min(9, int(value * 10))
+            return Text(f"{digit or '.':>{max(1, width - 1)}}{' ' if width > 1 else ''}")
+        level = min(len(_SHADES) - 1, int(value * (len(_SHADES) - 1) + 0.5))
+        return Text(_SHADES[level] * width)
+
+    def bar(self, value: float, width: int) -> Text:
+        """A bar that fills `width` columns at 1."""
+        eighths = round(max(0.0, min(1.0, value)) * width * 8)
+        if not self.unicode:
+            return Text("#" * round(eighths / 8))
+        full, part = divmod(eighths, 8)
+        tail = " ▏▎▍▌▋▊▉"[part].strip()
+        style = Style(color=Color.from_rgb(*shade(0.75, LIGHT.scale))) if self.colour else ""
+        return Text("█" * full + tail, style=style)
