@@ -28,7 +28,7 @@ struct Names {
   Names() {
     const nb::module_ torch = nb::module_::import_("torch");
     f32 = torch.attr("float32"), bf16 = torch.attr("bfloat16"), f16 = torch.attr("float16");
-    i64 = torch.attr("int64"), boolean = torch.attr("bool");
+    f64 = torch.attr("float64"), i64 = torch.attr("int64"), boolean = torch.attr("bool");
   }
 };
 
@@ -83,20 +83,26 @@ View dense_view(nb::handle tensor, const char* name) {
   return view;
 }
 
-// A contiguous float32 tensor of `count` elements.
-float* floats_of(nb::handle tensor, const char* name, int64_t count) {
+// The elements of a contiguous tensor of `count` elements of the type `dtype`.
+template <class T>
+T* elements_of(nb::handle tensor, const char* name, const nb::object& dtype, int64_t count) {
   const Names& n = names();
-  if (!get(tensor, n.dtype).is(n.f32)) refuse(std::string(name) + " must be float32");
+  if (!get(tensor, n.dtype).is(dtype)) refuse(std::string(name) + " has another type");
   const nb::object shape = get(tensor, n.shape), stride = call(tensor, n.stride);
   int64_t dense = 1;
+  bool contiguous = true;
   for (Py_ssize_t axis = PyTuple_GET_SIZE(shape.ptr()); axis-- > 0;) {
     const int64_t size = whole(PyTuple_GET_ITEM(shape.ptr(), axis));
-    if (size > 1 && whole(PyTuple_GET_ITEM(stride.ptr(), axis)) != dense)
-      refuse(std::string(name) + " must be contiguous");
+    contiguous &= size == 1 || whole(PyTuple_GET_ITEM(stride.ptr(), axis)) == dense;
     dense *= size;
   }
+  if (!contiguous && dense) refuse(std::string(name) + " must be contiguous");
   if (dense != count) refuse(std::string(name) + " has another size");
-  return static_cast<float*>(address(tensor));
+  return static_cast<T*>(address(tensor));
+}
+
+float* floats_of(nb::handle tensor, const char* name, int64_t count) {
+  return elements_of<float>(tensor, name, names().f32, count);
 }
 
 MaskTable table_of(nb::handle tensor) {
@@ -125,6 +131,17 @@ std::vector<int64_t> program_of(nb::handle numbers) {
   return program;
 }
 
+// A view of b h i j that has stride 0 where the tensor has size 1.
+View repeating_view(nb::handle tensor, const char* name, const int64_t (&extent)[4]) {
+  View view = view_of(tensor, name);
+  for (int axis = 0; axis < 4; ++axis) {
+    if (view.size[axis] == extent[axis]) continue;
+    if (view.size[axis] != 1) refuse(std::string(name) + " does not broadcast to b h i j");
+    view.size[axis] = extent[axis], view.stride[axis] = 0;
+  }
+  return view;
+}
+
 // The arguments that forward and backward share, checked against one another. The mask's nodes live as
 // long as this does.
 struct Call {
@@ -142,10 +159,7 @@ struct Call {
         mask(program_of(program), tables_of(tables), extent) {
     problem.query = query, problem.key = key, problem.value = value;
     check();
-    if (!bias.is_none()) {
-      problem.bias = view_of(bias, "bias");
-      for (int axis = 0; axis < 4; ++axis) repeat(axis);
-    }
+    if (!bias.is_none()) problem.bias = repeating_view(bias, "bias", extent);
     if (!slopes.is_none()) problem.slopes = floats_of(slopes, "slopes", extent[1]);
     problem.mask = mask.mask();
     problem.scale = scale, problem.softcap = softcap, problem.dropout = dropout, problem.seed = seed;
@@ -160,13 +174,6 @@ struct Call {
     const int64_t h = query.size[1], g = key.size[1];
     if ((g == 0) != (h == 0) || (g && h % g)) refuse("key heads do not divide query heads");
     if (query.size[3] < 1 || value.size[3] < 1) refuse("query and value need at least 1 channel");
-  }
-
-  void repeat(int axis) {
-    View& bias = problem.bias;
-    if (bias.size[axis] == extent[axis]) return;
-    if (bias.size[axis] != 1) refuse("bias does not broadcast to b h i j");
-    bias.size[axis] = extent[axis], bias.stride[axis] = 0;
   }
 };
 
@@ -193,6 +200,135 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::hand
   if (!finished) throw nb::python_error();
 }
 
+View shaped_view(nb::handle tensor, const char* name, const View& like, int64_t last) {
+  const View view = dense_view(tensor, name);
+  const int64_t expected[4] = {like.size[0], like.size[1], like.size[2], last};
+  for (int axis = 0; axis < 4; ++axis)
+    if (view.size[axis] != expected[axis]) refuse(std::string(name) + " has another shape");
+  if (view.dtype != like.dtype) refuse(std::string(name) + " has another type");
+  return view;
+}
+
+void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
+              nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
+              nb::handle lse, nb::handle grad_out, nb::handle grad_lse, nb::handle grad_query,
+              nb::handle grad_key, nb::handle grad_value, nb::handle grad_bias, nb::handle grad_slopes) {
+  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+  const Problem& p = made.problem;
+  const int64_t rows = p.b() * p.h() * p.i();
+  Backward task;
+  task.problem = p;
+  task.out = shaped_view(out, "out", p.query, p.e());
+  task.lse = floats_of(lse, "lse", rows);
+  task.grad_out = shaped_view(grad_out, "grad_out", p.query, p.e());
+  if (!grad_lse.is_none()) task.grad_lse = floats_of(grad_lse, "grad_lse", rows);
+  task.grad_query = shaped_view(grad_query, "grad_query", p.query, p.d());
+  task.grad_key = shaped_view(grad_key, "grad_key", p.key, p.d());
+  task.grad_value = shaped_view(grad_value, "grad_value", p.value, p.e());
+  if (!grad_bias.is_none()) {
+    if (!p.bias) refuse("grad_bias without a bias");
+    task.grad_bias = repeating_view(grad_bias, "grad_bias", made.extent);
+    if (task.grad_bias.dtype != Dtype::f32) refuse("grad_bias must be float32");
+  }
+  if (!grad_slopes.is_none()) {
+    if (!p.slopes) refuse("grad_slopes without slopes");
+    task.grad_slopes = floats_of(grad_slopes, "grad_slopes", p.h());
+  }
+  bool finished;
+  {
+    nb::gil_scoped_release free;
+    finished = chosen().backward(task);
+  }
+  if (!finished) throw nb::python_error();
+}
+
+// Named tensors and numbers of which any may be absent.
+struct Named {
+  nb::dict values;
+
+  nb::object find(const char* name) const {
+    return values.contains(name) ? nb::object(values[name]) : nb::object(nb::none());
+  }
+  template <class T>
+  void read(T*& into, const char* name, const nb::object& dtype, int64_t count) const {
+    const nb::object tensor = find(name);
+    if (!tensor.is_none()) into = elements_of<std::remove_const_t<T>>(tensor, name, dtype, count);
+  }
+  int64_t number(const char* name, int64_t otherwise) const {
+    const nb::object value = find(name);
+    return value.is_none() ? otherwise : whole(value.ptr());
+  }
+};
+
+void look(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
+          nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
+          nb::handle lse, nb::dict notes) {
+  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+  const Problem& p = made.problem;
+  const int64_t rows = p.b() * p.h() * p.i();
+  const Names& n = names();
+  const Named from{notes};
+  Look task;
+  task.forward = {p, shaped_view(out, "out", p.query, p.e()), floats_of(lse, "lse", rows)};
+  Notes& to = task.notes;
+  to.top_count = from.number("top_count", 0), to.column_count = from.number("column_count", 0);
+  to.band_reach = from.number("band_reach", 0);
+  from.read(to.max_score, "max_score", n.f32, rows);
+  from.read(to.entropy, "entropy", n.f32, rows);
+  from.read(to.distance, "distance", n.f32, rows);
+  from.read(to.band, "band", n.f32, rows);
+  from.read(to.columns, "columns", n.f32, rows * to.column_count);
+  from.read(to.column_keys, "column_keys", n.i64, to.column_count);
+  from.read(to.top, "top", n.f32, rows * to.top_count);
+  from.read(to.top_keys, "top_keys", n.i64, rows * to.top_count);
+  if (!to.top != !to.top_count || !to.top_keys != !to.top_count || !to.columns != !to.column_count ||
+      !to.column_keys != !to.column_count)
+    refuse("top or columns are incomplete");
+  bool finished;
+  {
+    nb::gil_scoped_release free;
+    finished = chosen().look(task);
+  }
+  if (!finished) throw nb::python_error();
+}
+
+void survey(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
+            nb::handle program, double scale, double softcap, nb::handle lse, nb::dict asked) {
+  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, 0, 0);
+  const Problem& p = made.problem;
+  const int64_t heads = p.b() * p.h();
+  const Names& n = names();
+  const Named from{asked};
+  Survey task;
+  task.problem = p;
+  task.lse = floats_of(lse, "lse", heads * p.i());
+  task.rows = from.number("rows", 1), task.columns = from.number("columns", 1);
+  task.piece_count = from.number("piece_count", 0), task.top_count = from.number("top_count", 0);
+  if (task.rows < 1 || task.columns < 1 || task.piece_count < 1) refuse("rows, columns or pieces are missing");
+  const int64_t cells = heads * task.rows * task.columns;
+  from.read(task.pieces, "pieces", n.i64, task.piece_count + 1);
+  if (!task.pieces || task.pieces[0] != 0 || task.pieces[task.piece_count] != p.i()) refuse("pieces must cover i");
+  for (int64_t t = 0; t < task.piece_count; ++t)
+    if (task.pieces[t] > task.pieces[t + 1]) refuse("pieces must rise");
+  from.read(task.norms, "norms", n.f32, p.b() * p.g() * p.j());
+  from.read(task.received, "received", n.f64, heads * task.piece_count * p.j());
+  from.read(task.map_sum, "map_sum", n.f64, cells);
+  from.read(task.map_max, "map_max", n.f32, cells);
+  from.read(task.value_sum, "value_sum", n.f64, cells);
+  from.read(task.value_max, "value_max", n.f32, cells);
+  from.read(task.top, "top", n.f32, heads * p.i() * task.top_count);
+  from.read(task.top_keys, "top_keys", n.i64, heads * p.i() * task.top_count);
+  if (!task.map_sum != !task.map_max || !task.value_sum != !task.value_max || !task.top != !task.top_keys ||
+      !task.top != !task.top_count || ((task.top || task.value_sum) && !task.norms))
+    refuse("map, value or top are incomplete");
+  bool finished;
+  {
+    nb::gil_scoped_release free;
+    finished = chosen().survey(task);
+  }
+  if (!finished) throw nb::python_error();
+}
+
 }  // namespace
 }  // namespace limelight
 
@@ -209,5 +345,18 @@ NB_MODULE(_kernels, m) {
   m.def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), "Writes out and lse.");
+  m.def("backward", &backward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
+        nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
+        nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), nb::arg("grad_out"),
+        nb::arg("grad_lse").none(), nb::arg("grad_query"), nb::arg("grad_key"), nb::arg("grad_value"),
+        nb::arg("grad_bias").none(), nb::arg("grad_slopes").none(),
+        "Writes the gradients; grad_bias and grad_slopes must come as zeros.");
+  m.def("look", &look, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
+        nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
+        nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), nb::arg("notes"),
+        "Writes out, lse and the notes asked for.");
+  m.def("survey", &survey, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
+        nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
+        nb::arg("lse"), nb::arg("asked"), "Adds to the sums and writes the maxima and links asked for.");
   set_interrupt(&interrupted_by_signal);
 }

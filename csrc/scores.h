@@ -35,14 +35,15 @@ LIMELIGHT_INLINE void add_bias(float* scores, const T* bias, int64_t stride, int
   }
 }
 
-// Scores of query i with keys j0 … j0 + count: from q·k·query_factor to their final value in log2 units.
-// `scores` is readable and writable up to the next multiple of W.
-inline void adjust_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
-                       float* scores) {
-  if (p.softcap > 0) {
-    const float cap = static_cast<float>(p.softcap * kLog2E);
-    for (int64_t t = 0; t < count; t += W) store(scores + t, tanh(load(scores + t)) * cap);
-  }
+// The softcap: from q·k·query_factor to cap · tanh(score/cap) in log2 units.
+LIMELIGHT_INLINE void cap_row(const Problem& p, int64_t count, float* scores) {
+  const float cap = static_cast<float>(p.softcap * kLog2E);
+  for (int64_t t = 0; t < count; t += W) store(scores + t, tanh(load(scores + t)) * cap);
+}
+
+// Bias and slopes, for query i with keys j0 … j0 + count.
+inline void shift_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
+                      float* scores) {
   if (p.bias) {
     const int64_t at = p.bias.at(b, h, i) + j0 * p.bias.stride[3];
     with_type(p.bias.dtype, [&](auto* type) {
@@ -58,6 +59,14 @@ inline void adjust_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_
       store(scores + t, load(scores + t) - distance * slope);
     }
   }
+}
+
+// Scores of query i with keys j0 … j0 + count: from q·k·query_factor to their final value in log2 units.
+// `scores` is readable and writable up to the next multiple of W.
+inline void adjust_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
+                       float* scores) {
+  if (p.softcap > 0) cap_row(p, count, scores);
+  shift_row(p, b, h, i, j0, count, scores);
 }
 
 }  // namespace limelight::LIMELIGHT_ISA

@@ -141,8 +141,8 @@ LIMELIGHT_INLINE vh narrow(vf x, bf16) {
 }
 
 #if defined(__AVX512F__)
-LIMELIGHT_INLINE vf widen(vh bits, f16) { return (vf)_mm512_cvtph_ps((__m256i)bits); }
-LIMELIGHT_INLINE vh narrow(vf x, f16) { return (vh)_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT); }
+LIMELIGHT_INLINE vf widen(vh bits, f16) { return (vf)_mm512_maskz_cvtph_ps(0xffff, (__m256i)bits); }
+LIMELIGHT_INLINE vh narrow(vf x, f16) { return (vh)_mm512_maskz_cvtps_ph(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT); }
 #elif defined(__F16C__) && defined(__AVX2__)
 LIMELIGHT_INLINE vf widen(vh bits, f16) { return (vf)_mm256_cvtph_ps((__m128i)bits); }
 LIMELIGHT_INLINE vh narrow(vf x, f16) { return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT); }

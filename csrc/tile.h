@@ -100,10 +100,10 @@ void product(int64_t rows, int64_t columns, int64_t depth, LeftMatrix a, RightMa
 
 // --- packing ----------------------------------------------------------------------------------------
 
-// Rows of `from` (count × depth, row stride in elements) as panels of NR rows turned upright:
+// Rows of `from` (count × depth, row stride in elements) times `factor` as panels of NR rows turned upright:
 // into[panel][k][r], rows after the last are 0. This is B of S = Q·Kᵀ, with the keys as rows.
 template <class T>
-void pack_panels(const T* from, int64_t stride, int64_t count, int64_t depth, float* into) {
+void pack_panels(const T* from, int64_t stride, int64_t count, int64_t depth, float* into, float factor = 1) {
   for (int64_t p = 0; p < count; p += NR, into += NR * depth) {
     for (int half = 0; half < 2; ++half) {
       const int64_t first = p + half * W;
@@ -114,10 +114,10 @@ void pack_panels(const T* from, int64_t stride, int64_t count, int64_t depth, fl
         vf row[W];
         if (here == W && wide == W) {
 #pragma GCC unroll 16
-          for (int r = 0; r < W; ++r) row[r] = load(from + (first + r) * stride + k);
+          for (int r = 0; r < W; ++r) row[r] = load(from + (first + r) * stride + k) * factor;
         } else {
           for (int r = 0; r < W; ++r)
-            row[r] = r < here ? load_part(from + (first + r) * stride + k, wide) : vf{};
+            row[r] = r < here ? load_part(from + (first + r) * stride + k, wide) * factor : vf{};
         }
         transpose(row);
         float* to = into + k * NR + half * W;

@@ -1,0 +1,315 @@
+// One block of keys in the backward pass: it meets tile after tile of queries, gathers dK and dV, and adds
+// to the dQ of each tile.
+#pragma once
+
+#include "backward_tile.h"
+#include "dropout.h"
+#include "scores.h"
+
+namespace limelight::LIMELIGHT_ISA {
+
+// What every row needs besides its query: as the starts of two products they cost nothing.
+struct RowTerms {
+  float* minus_lse;    // b h i: −lse·log2(e), and −inf where nothing was allowed
+  float* minus_delta;  // b h i: dlse − Σ_e out·grad_out
+};
+
+// Where dQ gathers: float32 rows that are padded to NR columns.
+struct GradQuery {
+  float* data;
+  int64_t stride[3];
+
+  float* row(int64_t b, int64_t h, int64_t i) const {
+    return data + b * stride[0] + h * stride[1] + i * stride[2];
+  }
+};
+
+// Sums over all queries and keys of a head, one number for each block of keys: they are added in order at
+// the end. Null when they are not asked for.
+struct HeadSums {
+  double* bias = nullptr;
+  double* slope = nullptr;
+};
+
+// Up to kTileKeys keys of one key head, and the gradients they gather from tile after tile of queries.
+class KeyBlock {
+ public:
+  KeyBlock(const Backward& call, const RowTerms& terms, const GradQuery& grad_query, float* memory);
+  static size_t memory_floats(const Problem& p);
+
+  void begin(int64_t b, int64_t g, Range keys);
+  void add(int64_t h, Range queries, Cover cover, const HeadSums& sums);
+  void finish();
+
+ private:
+  struct Panel {
+    int64_t index;
+    Range rows;
+    bool masked;
+  };
+
+  uint32_t bits_of(const Panel& panel, int64_t row) const;
+  void read_mask(int64_t h, Range queries);
+  Range span_of(int64_t panel, int64_t rows) const;
+  void plain(const Panel& panel, const float* minus_lse, const float* minus_delta);
+  void shaped(const Panel& panel, int64_t h, int64_t i0, const float* minus_lse, const float* minus_delta);
+  void gather_bias(const Panel& panel, int64_t h, int64_t i0, const HeadSums& sums);
+  void gather_slope(const Panel& panel, int64_t i0, const HeadSums& sums);
+
+  const Backward& call_;
+  const Problem& p_;
+  const RowTerms& terms_;
+  const GradQuery& grad_query_;
+  const Dropout dropout_;
+  const float scale_, cap_;
+  const int64_t wide_d_, wide_e_;  // d and e, up to NR
+  int64_t b_ = 0, g_ = 0;
+  Range keys_{0, 0};
+  bool some_ = false;  // the tile in hand has bits
+
+  float *key_panels_, *value_panels_;  // keys (times scale·log2 e) and values, upright: panel × channel × NR
+  float* key_rows_;                    // keys times scale
+  float *grad_key_, *grad_value_;      // dSᵀ·Q, without the scale, and Pᵀ·dO
+  float *queries_, *grad_out_;         // the tile's rows
+  float* weights_;                     // P of the panel in hand: rows × NR
+  float* kept_;                        // the same after dropout
+  float* bend_;                        // and the softcap's derivative there
+  float* grad_scores_;                 // dS: panel × kTileQueries × NR
+  uint64_t* bits_;                     // the mask: row × kTileWords
+};
+
+inline size_t KeyBlock::memory_floats(const Problem& p) {
+  const int64_t wide_d = round_up(p.d(), NR), wide_e = round_up(p.e(), NR);
+  const int64_t keys = kTileKeys * (3 * wide_d + 2 * wide_e), rows = kTileQueries * (wide_d + wide_e);
+  const int64_t tile = kTileQueries * (3 * NR + kTileKeys), bits = kTileQueries * kTileWords * 2;
+  return static_cast<size_t>(keys + rows + tile + bits);
+}
+
+inline KeyBlock::KeyBlock(const Backward& call, const RowTerms& terms, const GradQuery& grad_query,
+                          float* memory)
+    : call_(call),
+      p_(call.problem),
+      terms_(terms),
+      grad_query_(grad_query),
+      dropout_(call.problem),
+      scale_(static_cast<float>(p_.scale)),
+      cap_(static_cast<float>(p_.softcap)),
+      wide_d_(round_up(p_.d(), NR)),
+      wide_e_(round_up(p_.e(), NR)) {
+  const auto take = [&memory](int64_t floats) { return std::exchange(memory, memory + floats); };
+  key_panels_ = take(kTileKeys * wide_d_);
+  value_panels_ = take(kTileKeys * wide_e_);
+  key_rows_ = take(kTileKeys * wide_d_);
+  grad_key_ = take(kTileKeys * wide_d_);
+  grad_value_ = take(kTileKeys * wide_e_);
+  queries_ = take(kTileQueries * wide_d_);
+  grad_out_ = take(kTileQueries * wide_e_);
+  weights_ = take(kTileQueries * NR);
+  kept_ = p_.dropout > 0 ? take(kTileQueries * NR) : weights_;
+  bend_ = take(kTileQueries * NR);
+  grad_scores_ = take(kTileQueries * kTileKeys);
+  bits_ = reinterpret_cast<uint64_t*>(memory);
+}
+
+inline void KeyBlock::begin(int64_t b, int64_t g, Range keys) {
+  b_ = b, g_ = g, keys_ = keys;
+  const int64_t count = keys.high - keys.low, padded = round_up(count, NR);
+  with_type(p_.key.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const T* key = static_cast<const T*>(p_.key.data) + p_.key.at(b, g, keys.low);
+    const T* value = static_cast<const T*>(p_.value.data) + p_.value.at(b, g, keys.low);
+    pack_panels(key, p_.key.stride[2], count, p_.d(), key_panels_, query_factor(p_));
+    pack_panels(value, p_.value.stride[2], count, p_.e(), value_panels_);
+    for (int64_t r = 0; r < count; ++r)
+      read_row(key + r * p_.key.stride[2], key_rows_ + r * wide_d_, p_.d(), wide_d_, scale_);
+  });
+  std::fill(key_rows_ + count * wide_d_, key_rows_ + padded * wide_d_, 0.0f);
+  std::fill(grad_key_, grad_key_ + padded * wide_d_, 0.0f);
+  std::fill(grad_value_, grad_value_ + padded * wide_e_, 0.0f);
+}
+
+inline void KeyBlock::finish() {
+  with_type(p_.key.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const View &key = call_.grad_key, &value = call_.grad_value;
+    T* key_rows = static_cast<T*>(key.data) + key.at(b_, g_, keys_.low);
+    T* value_rows = static_cast<T*>(value.data) + value.at(b_, g_, keys_.low);
+    for (int64_t r = 0; r < keys_.high - keys_.low; ++r) {
+      write_row(grad_key_ + r * wide_d_, key_rows + r * key.stride[2], p_.d(), scale_);
+      write_row(grad_value_ + r * wide_e_, value_rows + r * value.stride[2], p_.e());
+    }
+  });
+}
+
+// The bits of row's keys in this panel, the lowest first; a panel at the end of the keys may be short.
+LIMELIGHT_INLINE uint32_t KeyBlock::bits_of(const Panel& panel, int64_t row) const {
+  const int64_t first = panel.index * NR, left = keys_.high - keys_.low - first;
+  const uint64_t word = some_ ? bits_[row * kTileWords + first / kWordKeys] >> (first % kWordKeys) : ~0ull;
+  const uint64_t here = left >= NR ? (1ull << NR) - 1 : (1ull << left) - 1;
+  return static_cast<uint32_t>(word & here);
+}
+
+inline void KeyBlock::read_mask(int64_t h, Range queries) {
+  const Extent extent{b_, h, p_.i(), p_.j()};
+  for (int64_t i = queries.low; i < queries.high; ++i)
+    row_bits(p_.mask.nodes[0], extent, i, keys_.low, keys_.high - keys_.low,
+             bits_ + (i - queries.low) * kTileWords);
+}
+
+// The rows that may see any key of the panel, and those between them.
+inline Range KeyBlock::span_of(int64_t panel, int64_t rows) const {
+  const Panel asked{panel, {0, rows}, true};
+  int64_t low = 0, high = rows;
+  while (low < high && !bits_of(asked, low)) ++low;
+  while (low < high && !bits_of(asked, high - 1)) --high;
+  return {low, high};
+}
+
+LIMELIGHT_INLINE vf only(vf x, uint32_t bits, int half) {
+  const vi lane = splat_i(1) << lanes();
+  return (vf)((vi)x & ((splat_i(static_cast<int32_t>(bits >> (half * W))) & lane) != 0));
+}
+
+inline void KeyBlock::add(int64_t h, Range queries, Cover cover, const HeadSums& sums) {
+  const int64_t rows = queries.high - queries.low, i0 = queries.low;
+  const int64_t panels = (keys_.high - keys_.low + NR - 1) / NR;
+  const bool full = (keys_.high - keys_.low) % NR == 0;
+  with_type(p_.query.dtype, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    const View &query = p_.query, &grad = call_.grad_out;
+    pack_rows(static_cast<const T*>(query.data) + query.at(b_, h, i0), query.stride[2], rows, p_.d(), wide_d_,
+              queries_);
+    pack_rows(static_cast<const T*>(grad.data) + grad.at(b_, h, i0), grad.stride[2], rows, p_.e(), wide_e_,
+              grad_out_);
+  });
+  some_ = cover == Cover::some;
+  if (some_) read_mask(h, queries);
+
+  const int64_t first = (b_ * p_.h() + h) * p_.i() + i0;
+  const float *minus_lse = terms_.minus_lse + first, *minus_delta = terms_.minus_delta + first;
+  const bool shape = p_.bias || p_.slopes || cap_ > 0 || p_.dropout > 0;
+  Range spans[kTilePanels];
+  for (int64_t t = 0; t < panels; ++t) {
+    const Panel panel{t, some_ ? span_of(t, rows) : Range{0, rows}, some_ || (t + 1 == panels && !full)};
+    float* scores = grad_scores_ + t * kTileQueries * NR;
+    spans[t] = panel.rows;
+    std::fill(scores, scores + panel.rows.low * NR, 0.0f);
+    std::fill(scores + panel.rows.high * NR, scores + rows * NR, 0.0f);
+    if (panel.rows.low == panel.rows.high) continue;
+    if (shape) {
+      shaped(panel, h, i0, minus_lse, minus_delta);
+      if (call_.grad_bias) gather_bias(panel, h, i0, sums);
+      if (call_.grad_slopes) gather_slope(panel, i0, sums);
+      if (cap_ > 0)
+        for (int64_t x = panel.rows.low * NR; x < panel.rows.high * NR; x += W)
+          store(scores + x, load(scores + x) * load(bend_ + x));
+    } else {
+      plain(panel, minus_lse, minus_delta);
+    }
+    add_outer(panel.rows, wide_e_, kept_, grad_out_, grad_value_ + t * NR * wide_e_);
+    add_outer(panel.rows, wide_d_, scores, queries_, grad_key_ + t * NR * wide_d_);
+  }
+  add_inner({0, rows}, wide_d_, spans, panels, grad_scores_, key_rows_, grad_query_.row(b_, h, i0),
+            grad_query_.stride[2]);
+}
+
+// P and dS of a panel when a score is nothing but scale · q·k.
+inline void KeyBlock::plain(const Panel& panel, const float* minus_lse, const float* minus_delta) {
+  const float* keys = key_panels_ + panel.index * NR * p_.d();
+  const float* values = value_panels_ + panel.index * NR * p_.e();
+  float *weights = weights_, *scores = grad_scores_ + panel.index * kTileQueries * NR;
+  if (panel.masked) {
+    dots(panel.rows, p_.d(), queries_, wide_d_, keys, minus_lse, [&](int64_t r, int half, vf sum) {
+      store(weights + r * NR + half * W, only(exp2(sum), bits_of(panel, r), half));
+    });
+    // The mask again: a forbidden value may be infinite, and 0 · ∞ is not 0.
+    dots(panel.rows, p_.e(), grad_out_, wide_e_, values, minus_delta, [&](int64_t r, int half, vf sum) {
+      const vf weight = load(weights + r * NR + half * W);
+      store(scores + r * NR + half * W, only(weight * sum, bits_of(panel, r), half));
+    });
+  } else {
+    dots(panel.rows, p_.d(), queries_, wide_d_, keys, minus_lse,
+         [&](int64_t r, int half, vf sum) { store(weights + r * NR + half * W, exp2(sum)); });
+    dots(panel.rows, p_.e(), grad_out_, wide_e_, values, minus_delta, [&](int64_t r, int half, vf sum) {
+      store(scores + r * NR + half * W, load(weights + r * NR + half * W) * sum);
+    });
+  }
+}
+
+LIMELIGHT_INLINE vf distance(int64_t position, int64_t j) {
+  return absolute(__builtin_convertvector(splat_i(static_cast<int32_t>(j - position)) + lanes(), vf));
+}
+
+// P and dS of a panel with everything that can happen to a score on its way.
+inline void KeyBlock::shaped(const Panel& panel, int64_t h, int64_t i0, const float* minus_lse,
+                             const float* minus_delta) {
+  const int64_t j0 = keys_.low + panel.index * NR, head = b_ * p_.h() + h;
+  const bool drops = p_.dropout > 0;
+  float* scores = grad_scores_ + panel.index * kTileQueries * NR;
+  dots(panel.rows, p_.d(), queries_, wide_d_, key_panels_ + panel.index * NR * p_.d(), nullptr,
+       [&](int64_t r, int half, vf sum) { store(weights_ + r * NR + half * W, sum); });
+  for (int64_t r = panel.rows.low; r < panel.rows.high; ++r) {
+    float* row = weights_ + r * NR;
+    if (cap_ > 0) {
+      cap_row(p_, NR, row);
+      for (int t = 0; t < NR; t += W) {
+        const vf bent = load(row + t) * (static_cast<float>(kLn2) / cap_);
+        store(bend_ + r * NR + t, 1.0f - bent * bent);
+      }
+    }
+    shift_row(p_, b_, h, i0 + r, j0, smaller(NR, keys_.high - j0), row);
+    const uint32_t bits = bits_of(panel, r), place = dropout_.row(head, i0 + r);
+    for (int half = 0; half < 2; ++half) {
+      const vf weight = only(exp2(load(row + half * W) + minus_lse[r]), bits, half);
+      store(row + half * W, weight);
+      if (drops)
+        store(kept_ + r * NR + half * W,
+              (vf)((vi)(weight * dropout_.grow) & dropout_.keep(place, j0 + half * W)));
+    }
+  }
+
+  const auto differ = [&](int64_t r, int half, vf sum) {
+    const int64_t at = r * NR + half * W;
+    if (drops) {
+      const vi keep = dropout_.keep(dropout_.row(head, i0 + r), j0 + half * W);
+      sum = (vf)((vi)(sum * dropout_.grow) & keep);
+    }
+    const vf grad = load(weights_ + at) * (sum + minus_delta[r]);
+    store(scores + at, panel.masked ? only(grad, bits_of(panel, r), half) : grad);
+  };
+  dots(panel.rows, p_.e(), grad_out_, wide_e_, value_panels_ + panel.index * NR * p_.e(), nullptr, differ);
+}
+
+// Adds dS to the gradient of the bias, whose axes may repeat (stride 0).
+inline void KeyBlock::gather_bias(const Panel& panel, int64_t h, int64_t i0, const HeadSums& sums) {
+  const View& grad = call_.grad_bias;
+  const int64_t j0 = panel.index * NR, keys = smaller(NR, keys_.high - keys_.low - j0);
+  const float* scores = grad_scores_ + panel.index * kTileQueries * NR;
+  for (int64_t r = panel.rows.low; r < panel.rows.high; ++r) {
+    float* into = static_cast<float*>(grad.data) + grad.at(b_, h, i0 + r);
+    if (grad.stride[3] != 0) {
+      into += (keys_.low + j0) * grad.stride[3];
+      for (int64_t t = 0; t < keys; ++t) into[t * grad.stride[3]] += scores[r * NR + t];
+      continue;
+    }
+    float sum = 0;
+    for (int64_t t = 0; t < keys; ++t) sum += scores[r * NR + t];
+    if (sums.bias)
+      *sums.bias += sum;
+    else
+      *into += sum;
+  }
+}
+
+// Σ dS·|p_i − j|: what a head's slope takes from its scores.
+inline void KeyBlock::gather_slope(const Panel& panel, int64_t i0, const HeadSums& sums) {
+  const int64_t j0 = keys_.low + panel.index * NR, shift = p_.position_shift();
+  const float* scores = grad_scores_ + panel.index * kTileQueries * NR;
+  for (int64_t r = panel.rows.low; r < panel.rows.high; ++r) {
+    const vf low = load(scores + r * NR) * distance(i0 + r + shift, j0);
+    const vf high = load(scores + r * NR + W) * distance(i0 + r + shift, j0 + W);
+    *sums.slope += sum_of(low + high);
+  }
+}
+
+}  // namespace limelight::LIMELIGHT_ISA
