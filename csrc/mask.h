@@ -30,6 +30,12 @@ LIMELIGHT_INLINE int64_t shift_of(const MaskNode& m, const Extent& x) {
   return m.rule == Rule::band && !m.aligned ? m.shift : x.j - x.i;
 }
 
+// The real keys of a padded batch row.
+LIMELIGHT_INLINE Range span_of(const MaskNode& m, const Extent& x) {
+  const int64_t length = m.table[x.b];
+  return m.aligned ? Range{x.j - length, x.j} : Range{0, length};
+}
+
 // The document that holds place `at` of the axis whose starts are given. Empty documents hold nothing.
 inline int64_t document_at(const int64_t* starts, int64_t count, int64_t at) {
   int64_t low = 0, high = count;  // starts[low] ≤ at < starts[high]
@@ -49,7 +55,7 @@ inline Range key_range(const MaskNode& m, const Extent& x, int64_t i0, int64_t i
       const int64_t s = shift_of(m, x);
       return {greater(0, i0 + s + m.low), smaller(x.j, i1 - 1 + s + m.high + 1)};
     }
-    case Rule::span: return {m.table[2 * x.b], m.table[2 * x.b + 1]};
+    case Rule::span: return span_of(m, x);
     case Rule::documents: {
       const int64_t *rows = m.table, *keys = m.table + m.count + 1;
       const int64_t t = document_at(rows, m.count, i0), u = document_at(rows, m.count, i1 - 1);
@@ -82,8 +88,8 @@ inline Range query_range(const MaskNode& m, const Extent& x, int64_t j0, int64_t
       return {greater(0, j0 - s - m.high), smaller(x.i, j1 - 1 - s - m.low + 1)};
     }
     case Rule::span: {
-      const bool outside = j1 <= m.table[2 * x.b] || j0 >= m.table[2 * x.b + 1];
-      return outside ? Range{0, 0} : whole;
+      const Range real = span_of(m, x);
+      return j1 <= real.low || j0 >= real.high ? Range{0, 0} : whole;
     }
     case Rule::documents: {
       const int64_t *rows = m.table, *keys = m.table + m.count + 1;
@@ -176,8 +182,8 @@ inline Cover cover(const MaskNode& m, const Extent& x, const Tile& t) {
     case Rule::band:
     case Rule::stride: return cover_band(m, x, t);
     case Rule::span: {
-      const int64_t start = m.table[2 * x.b], end = m.table[2 * x.b + 1];
-      return cover_of(t.j0 < end && t.j1 > start, t.j0 >= start && t.j1 <= end);
+      const Range real = span_of(m, x);
+      return cover_of(t.j0 < real.high && t.j1 > real.low, t.j0 >= real.low && t.j1 <= real.high);
     }
     case Rule::anchors: return cover_anchors(m, x, t);
     case Rule::blocks: {
@@ -297,7 +303,7 @@ inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, 
         words[t / kWordKeys] |= 1ull << (t % kWordKeys);
       return;
     }
-    case Rule::span: return fill_bits(words, count, m.table[2 * x.b] - j0, m.table[2 * x.b + 1] - j0);
+    case Rule::span: return fill_bits(words, count, span_of(m, x).low - j0, span_of(m, x).high - j0);
     case Rule::anchors: return bits_anchors(m, x, i, j0, count, words);
     case Rule::blocks: return bits_blocks(m, x, i, j0, count, words);
     case Rule::dense: {

@@ -8,8 +8,8 @@ namespace limelight {
 enum class Rule : int64_t {
   band = 1,   // low ≤ j − p ≤ high, p = i + (aligned ? J − I : shift)
   stride,     // the same with aligned positions, and (j − p) a multiple of step
-  span,       // table b × 2: first key, end
-  anchors,    // table J + 1: how many anchors stand before key j
+  span,       // table b: how many keys are real; aligned: they stand at the end
+  anchors,    // table of at least J + 1: how many anchors stand before key j
   blocks,     // table heads × rows × columns of bytes
   dense,      // table b h i j of bytes, any strides
   documents,  // table 2 × (count + 1): where each begins, queries then keys; perhaps a rule inside
@@ -21,7 +21,7 @@ struct MaskNode {
   Rule rule;
   int64_t low, high;             // band, stride
   int64_t step;                  // stride
-  int64_t aligned, shift;        // band
+  int64_t aligned, shift;        // band; span: aligned
   const int64_t* table;          // span, anchors, documents
   const uint8_t* bytes;          // blocks, dense
   int64_t size[4], stride[4];    // blocks: size = heads rows columns; dense: the strides

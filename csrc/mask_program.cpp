@@ -1,5 +1,6 @@
 #include "mask_program.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -31,17 +32,24 @@ struct MaskProgram::Reader {
     return found;
   }
 
-  const int64_t* numbers(size_t axes, int64_t rows, int64_t columns) {
-    const MaskTable& found = table(axes, 8);
+  static void contiguous(const MaskTable& found) {
     int64_t dense = 1;
-    for (size_t axis = axes; axis-- > 0; dense *= found.size[axis])
-      if (found.size[axis] != 1 && found.stride[axis] != dense) refuse("a table is not contiguous");
-    if (found.size[0] != rows || (columns >= 0 && found.size[axes - 1] != columns)) refuse("a table does not fit");
-    return static_cast<const int64_t*>(found.data);
+    bool packed = true;
+    for (size_t axis = found.size.size(); axis-- > 0; dense *= found.size[axis])
+      packed &= found.size[axis] == 1 || found.stride[axis] == dense;
+    if (!packed && dense) refuse("a table is not contiguous");
   }
 
-  // `inside` documents the numbers of queries and keys are those of a document, not of the call.
-  MaskNode* node(bool inside) {
+  // A contiguous table of int64, at least `first` long.
+  const MaskTable& numbers(size_t axes, int64_t first) {
+    const MaskTable& found = table(axes, 8);
+    contiguous(found);
+    if (found.size[0] < first) refuse("a table is too short");
+    return found;
+  }
+
+  // i and j: the most queries and keys that the rule will be asked for (inside documents: the longest).
+  MaskNode* node(int64_t i, int64_t j) {
     nodes.push_back(MaskNode{});
     MaskNode& m = nodes.back();  // reserved: references stay valid
     m.rule = static_cast<Rule>(number());
@@ -51,61 +59,60 @@ struct MaskProgram::Reader {
         m.step = number(), m.low = number(), m.high = number();
         if (m.step < 1) refuse("a step is not positive");
         break;
-      case Rule::span: m.table = numbers(2, call[0], 2), check_spans(m); break;
-      case Rule::anchors: m.table = numbers(1, call[3] + 1, -1); break;
-      case Rule::blocks: blocks(m, inside); break;
-      case Rule::dense: dense(m, inside); break;
-      case Rule::documents: documents(m); break;
+      case Rule::span: span(m, j); break;
+      case Rule::anchors: m.table = static_cast<const int64_t*>(numbers(1, j + 1).data); break;
+      case Rule::blocks: blocks(m, i, j); break;
+      case Rule::dense: dense(m, i, j); break;
+      case Rule::documents: documents(m, i, j); break;
       case Rule::both:
-      case Rule::either: m.first = node(inside), m.second = node(inside); break;
+      case Rule::either: m.first = node(i, j), m.second = node(i, j); break;
       default: refuse("an unknown rule");
     }
     return &m;
   }
 
-  void check_spans(const MaskNode& m) const {
+  void span(MaskNode& m, int64_t j) {
+    m.table = static_cast<const int64_t*>(numbers(1, call[0]).data);
+    m.aligned = number();
     for (int64_t b = 0; b < call[0]; ++b)
-      if (m.table[2 * b] < 0 || m.table[2 * b + 1] > call[3]) refuse("a span leaves the keys");
+      if (m.table[b] < 0 || m.table[b] > j) refuse("a span leaves the keys");
   }
 
-  void blocks(MaskNode& m, bool inside) {
+  void blocks(MaskNode& m, int64_t i, int64_t j) {
     const MaskTable& found = table(3, 1);
+    contiguous(found);
     m.rows_of = number(), m.columns_of = number();
     if (m.rows_of < 1 || m.columns_of < 1) refuse("a block is empty");
     m.bytes = static_cast<const uint8_t*>(found.data);
-    for (int axis = 0; axis < 3; ++axis) m.size[axis] = found.size[axis];
+    for (int axis = 0; axis < 3; ++axis) m.size[axis] = found.size[static_cast<size_t>(axis)];
     if (m.size[0] != 1 && m.size[0] != call[1]) refuse("a layout has other heads");
-    if (!inside && (m.size[1] * m.rows_of < call[2] || m.size[2] * m.columns_of < call[3]))
-      refuse("a layout does not cover the call");
-    if (found.stride[2] != 1 || found.stride[1] != m.size[2] || found.stride[0] != m.size[1] * m.size[2])
-      if (m.size[0] * m.size[1] * m.size[2] > 1) contiguous(found);
+    if (m.size[1] * m.rows_of < i || m.size[2] * m.columns_of < j) refuse("a layout does not cover the call");
   }
 
-  static void contiguous(const MaskTable& found) {
-    int64_t dense = 1;
-    for (size_t axis = found.size.size(); axis-- > 0; dense *= found.size[axis])
-      if (found.size[axis] != 1 && found.stride[axis] != dense) refuse("a layout is not contiguous");
-  }
-
-  void dense(MaskNode& m, bool inside) {
+  void dense(MaskNode& m, int64_t i, int64_t j) {
     const MaskTable& found = table(4, 1);
+    const int64_t expected[4] = {call[0], call[1], i, j};
     m.bytes = static_cast<const uint8_t*>(found.data);
-    for (int axis = 0; axis < 4; ++axis) {
+    for (size_t axis = 0; axis < 4; ++axis) {
+      if (found.size[axis] < expected[axis]) refuse("a dense mask does not cover the call");
       m.size[axis] = found.size[axis], m.stride[axis] = found.stride[axis];
-      if (found.size[axis] != call[axis] && !(inside && axis > 1)) refuse("a dense mask does not fit the call");
     }
   }
 
-  void documents(MaskNode& m) {
-    const MaskTable& found = tables.at(static_cast<size_t>(at < program.size() ? program[at] : -1));
-    m.table = numbers(2, 2, -1);
+  void documents(MaskNode& m, int64_t i, int64_t j) {
+    const MaskTable& found = numbers(2, 2);
+    m.table = static_cast<const int64_t*>(found.data);
     m.count = found.size[1] - 1;
     const int64_t *rows = m.table, *keys = m.table + m.count + 1;
     if (m.count < 0 || rows[0] || keys[0]) refuse("documents do not begin at 0");
-    for (int64_t t = 0; t < m.count; ++t)
+    int64_t most_rows = 0, most_keys = 0;
+    for (int64_t t = 0; t < m.count; ++t) {
       if (rows[t + 1] < rows[t] || keys[t + 1] < keys[t]) refuse("a document has a negative length");
-    if (rows[m.count] != call[2] || keys[m.count] != call[3]) refuse("documents do not sum up");
-    if (number()) m.first = node(true);
+      most_rows = std::max(most_rows, rows[t + 1] - rows[t]);
+      most_keys = std::max(most_keys, keys[t + 1] - keys[t]);
+    }
+    if (rows[m.count] != i || keys[m.count] != j) refuse("documents do not sum up");
+    if (number()) m.first = node(most_rows, most_keys);
   }
 };
 
@@ -115,7 +122,7 @@ MaskProgram::MaskProgram(const std::vector<int64_t>& program, const std::vector<
   if (program.empty()) return;
   nodes_.reserve(program.size());  // a node takes at least one number
   Reader reader{program, tables, call, nodes_};
-  reader.node(false);
+  reader.node(call[2], call[3]);
   if (reader.at != program.size()) Reader::refuse("it goes on after its end");
 }
 

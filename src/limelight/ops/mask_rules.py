@@ -199,7 +199,8 @@ class Padding(Mask):
         return inside[:, None, None, :]
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
-        return Lowered((Code.SPAN, first_table), (torch.stack(self._spans(extent, device), 1),))
+        at_end = int(self.side == "left")
+        return Lowered((Code.SPAN, first_table, at_end), (self.lengths.to(device),))
 
     def natural_extent(self) -> Extent | None:
         longest = int(self.lengths.max()) if len(self.lengths) else 0
@@ -361,7 +362,9 @@ class Documents(Mask):
             (self.bounds,),
         )
         if self.inside is not None:
-            inner = self.inside.lower(extent, device, first_table + 1)
+            longest = max(self.lengths, default=0), max(self.key_lengths, default=0)
+            own = Extent(extent.b, extent.h, *longest)
+            inner = self.inside.lower(own, device, first_table + 1)
             program, tables = program + inner.program, tables + inner.tables
         return Lowered(program, tuple(table.to(device) for table in tables))
 

@@ -1,22 +1,47 @@
-"""The C++ kernels behind one registered torch op."""
+"""The C++ kernels as an implementation of a checked problem."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from limelight.ops.problem import Problem
 
+try:
+    from limelight.ops import native_op
+except ImportError:  # the package works without its kernels, on its PyTorch form
+    native_op = None
+
+_KINDS = (torch.float32, torch.bfloat16, torch.float16)
+
 
 def missing() -> str | None:
     """Why the kernels are not there at all, or None."""
-    return "the C++ kernels were not built (no C++ compiler was found at install time)"
+    if native_op is None:
+        return "the C++ kernels were not built (no C++ compiler was found at install time)"
+    return None
 
 
 def obstacle(problem: Problem) -> str | None:
     """Why the kernels cannot serve this call, or None."""
-    return missing()
+    if native_op is None:
+        return missing()
+    query = problem.query
+    if query.device.type != "cpu":
+        return f"the kernels run on the CPU, the tensors are on {query.device}"
+    if query.dtype not in _KINDS:
+        return f"the kernels take float32, bfloat16 and float16, the tensors are {query.dtype}"
+    return None
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
-    """The output and the log-sum-exp."""
-    raise NotImplementedError
+    """The output `b h i e`, and the log-sum-exp `b h i` in float32."""
+    assert native_op is not None
+    program: tuple[int, ...] = ()
+    tables: tuple[Tensor, ...] = ()
+    if problem.mask is not None:
+        program, tables = problem.mask.lower(problem.extent, problem.query.device)
+    return native_op.attend(
+        problem.query, problem.key, problem.value, problem.bias, problem.slopes,
+        tables, program, problem.scale, problem.softcap, problem.dropout, problem.seed,
+    )  # fmt: skip

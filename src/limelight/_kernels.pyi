@@ -1,0 +1,75 @@
+"""The C++ kernels; `limelight.ops.native_op` is their only caller."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+def isa() -> str: ...
+def runnable() -> list[str]: ...
+def threads() -> int: ...
+def forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    tables: Sequence[Tensor],
+    program: Sequence[int],
+    scale: float,
+    softcap: float,
+    dropout: float,
+    seed: int,
+    out: Tensor,
+    lse: Tensor,
+) -> None: ...
+def backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    tables: Sequence[Tensor],
+    program: Sequence[int],
+    scale: float,
+    softcap: float,
+    dropout: float,
+    seed: int,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor | None,
+    grad_query: Tensor,
+    grad_key: Tensor,
+    grad_value: Tensor,
+    grad_bias: Tensor | None,
+    grad_slopes: Tensor | None,
+) -> None: ...
+def look(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    tables: Sequence[Tensor],
+    program: Sequence[int],
+    scale: float,
+    softcap: float,
+    dropout: float,
+    seed: int,
+    out: Tensor,
+    lse: Tensor,
+    notes: dict[str, Tensor | int],
+) -> None: ...
+def survey(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    tables: Sequence[Tensor],
+    program: Sequence[int],
+    scale: float,
+    softcap: float,
+    lse: Tensor,
+    asked: dict[str, Tensor | int],
+) -> None: ...

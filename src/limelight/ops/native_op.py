@@ -1,0 +1,182 @@
+"""The kernels as registered torch ops, so that autograd, torch.compile and vmap know them.
+
+    limelight::attend            q, k, v, ...            → out `b h i e`, lse `b h i`
+    limelight::attend_backward   the same, out, lse, ... → gradients of q, k, v, bias, slopes
+
+Everything that a call may vary is an argument; a mask comes as a program of whole numbers with the
+tables that it reads (`mask_rules.Lowered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limelight import _kernels
+
+_COMMON = (
+    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor[] tables, "
+    "int[] program, float scale, float softcap, float dropout, int seed"
+)
+_library = torch.library.Library("limelight", "DEF")
+_library.define(f"attend({_COMMON}) -> (Tensor out, Tensor lse)")
+_library.define(
+    f"attend_backward({_COMMON}, Tensor out, Tensor lse, Tensor grad_out, Tensor? grad_lse, "
+    "bool[] wanted) -> (Tensor query, Tensor key, Tensor value, Tensor bias, Tensor slopes)"
+)
+
+
+def outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the output and the log-sum-exp.
+
+    Where the query is a `b i h d` projection seen as `b h i d`, the output is laid out alike, so
+    that joining the heads before the output projection copies nothing.
+    """
+    b, h, i, _ = query.shape
+    e = value.shape[3]
+    lse = query.new_empty((b, h, i), dtype=torch.float32)
+    if query.stride(1) < query.stride(2):
+        return query.new_empty((b, i, h, e)).transpose(1, 2), lse
+    return query.new_empty((b, h, i, e)), lse
+
+
+def dense_last(tensor: Tensor) -> Tensor:
+    """The tensor itself if its last axis is dense, as the kernels want it, else a copy that is."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, slopes: Tensor | None,
+    tables: Sequence[Tensor], program: Sequence[int],
+    scale: float, softcap: float, dropout: float, seed: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Run the kernel."""
+    query, key, value = dense_last(query), dense_last(key), dense_last(value)
+    out, lse = outputs(query, value)
+    _kernels.forward(
+        query, key, value, bias, None if slopes is None else slopes.contiguous(),
+        tables, program, scale, softcap, dropout, seed, out, lse,
+    )  # fmt: skip
+    return out, lse
+
+
+def _fake(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return outputs(dense_last(query), value)
+
+
+def _gradients(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, slopes: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor]:  # fmt: skip
+    """Room for the five gradients; one that is not wanted or belongs to nothing is empty."""
+    grads = [
+        torch.empty_like(one, memory_format=torch.preserve_format) for one in (query, key, value)
+    ]
+    grads = [
+        one if one.stride(-1) == 1 else torch.empty(one.shape, dtype=one.dtype) for one in grads
+    ]
+    for one, needed in ((bias, wanted[3]), (slopes, wanted[4])):
+        if one is None or not needed:
+            grads.append(query.new_empty((0,), dtype=torch.float32))
+        else:
+            grads.append(one.new_zeros(one.shape, dtype=torch.float32))
+    return grads
+
+
+def backward(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, slopes: Tensor | None,
+    tables: Sequence[Tensor], program: Sequence[int],
+    scale: float, softcap: float, dropout: float, seed: int,
+    out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run the backward kernel from the saved output and log-sum-exp."""
+    query, key, value = dense_last(query), dense_last(key), dense_last(value)
+    dq, dk, dv, dbias, dslopes = _gradients(query, key, value, bias, slopes, wanted)
+    _kernels.backward(
+        query, key, value, bias, None if slopes is None else slopes.contiguous(),
+        tables, program, scale, softcap, dropout, seed,
+        out, lse, dense_last(grad_out), None if grad_lse is None else grad_lse.contiguous(),
+        dq, dk, dv, dbias if dbias.numel() else None, dslopes if dslopes.numel() else None,
+    )  # fmt: skip
+    return dq, dk, dv, dbias, dslopes
+
+
+def _fake_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    tensors = dense_last(query), dense_last(key), dense_last(value)
+    return tuple(_gradients(*tensors, bias, slopes, rest[-1]))
+
+
+# --- autograd -------------------------------------------------------------------------------------
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, bias, slopes, tables, *ctx.rest = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(query, key, value, bias, slopes, *output, *tables)
+
+
+def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    query, key, value, bias, slopes, out, lse, *tables = ctx.saved_tensors
+    wanted = [bool(needed) for needed in ctx.needs_input_grad[:5]]
+    if grad_out is None:
+        grad_out = torch.zeros_like(out)
+    dq, dk, dv, dbias, dslopes = torch.ops.limelight.attend_backward(
+        query, key, value, bias, slopes, tables, *ctx.rest, out, lse, grad_out, grad_lse, wanted
+    )
+    return (
+        dq if wanted[0] else None,
+        dk if wanted[1] else None,
+        dv if wanted[2] else None,
+        dbias.to(bias.dtype) if wanted[3] and bias is not None else None,
+        dslopes if wanted[4] and slopes is not None else None,
+        [None] * len(tables),
+        *[None] * len(ctx.rest),
+    )  # fmt: skip
+
+
+# --- vmap -----------------------------------------------------------------------------------------
+
+
+def _one_by_one(op: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
+    """Under vmap each slice is a call of its own: correct for every argument, if not fastest."""
+
+    def rule(info: Any, axes: tuple[Any, ...], *args: Any) -> tuple[Any, tuple[int, ...]]:
+        def part(arg: Any, axis: Any, t: int) -> Any:
+            if isinstance(axis, (list, tuple)):
+                return [part(a, x, t) for a, x in zip(arg, axis, strict=True)]
+            return arg if axis is None else arg.select(axis, t)
+
+        results = [
+            op(*(part(arg, axis, t) for arg, axis in zip(args, axes, strict=True)))
+            for t in range(info.batch_size)
+        ]
+        stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+        return stacked, (0,) * len(stacked)
+
+    return rule
+
+
+_library.impl("attend", forward, "CPU")
+_library.impl("attend_backward", backward, "CPU")
+torch.library.register_fake("limelight::attend", _fake, lib=_library)
+torch.library.register_fake("limelight::attend_backward", _fake_backward, lib=_library)
+torch.library.register_autograd(
+    "limelight::attend", _differentiate, setup_context=_save, lib=_library
+)
+torch.library.register_vmap(
+    "limelight::attend", _one_by_one(torch.ops.limelight.attend), lib=_library
+)
+torch.library.register_vmap(
+    "limelight::attend_backward", _one_by_one(torch.ops.limelight.attend_backward), lib=_library
+)
+attend = torch.ops.limelight.attend
