@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from limelight.layers.rotary import LinearScaling, Llama3Scaling, YarnScaling
+from limelight.models.config import Config, make_scaling
+from limelight.models.decoder import Decoder
+from limelight.models.encoder import Encoder
+from limelight.models.transformer import Transformer
+from limelight.shapes import OptionError
+
+PRESETS = [Config.transformer2017, Config.bert, Config.gpt2, Config.llama]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_survive_a_file(preset: Any):
+    config = preset()
+    assert Config.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        LinearScaling(2.0),
+        YarnScaling(4.0, trained=128, attention=1.1),
+        Llama3Scaling(8.0, trained=8192, low=1.0, high=4.0),
+    ],
+)
+def test_scalings_survive_a_file(scaling: Any):
+    config = Config.llama(rotary_scaling=scaling, rotary_base=5e5)
+    assert Config.from_dict(json.loads(json.dumps(config.as_dict()))) == config
+
+
+def test_presets_are_what_they_say():
+    parameters = {
+        # Sizes as published: BERT base without pooler, GPT-2 small.
+        "bert": (Encoder, Config.bert(), 108_891_648),
+        "gpt2": (Decoder, Config.gpt2(), 124_439_808),
+    }
+    import torch
+
+    for make, config, count in parameters.values():
+        with torch.device("meta"):
+            model = make(config)
+        assert sum(parameter.numel() for parameter in model.parameters()) == count
+    with torch.device("meta"):
+        llama = Decoder(Config.llama())
+        base = Transformer(Config.transformer2017())
+    assert sum(parameter.numel() for parameter in llama.parameters()) == 6_738_415_616
+    # The paper rounds to 65 million.
+    assert sum(parameter.numel() for parameter in base.parameters()) // 10**6 in (63, 64, 65)
+
+
+def test_changes_keep_proportions():
+    assert Config.gpt2(width=64, heads=4).hidden is None
+    assert Config.transformer2017(width=64).hidden is None
+    assert Config.transformer2017(width=64, hidden=100).hidden == 100
+    assert Config.llama(width=96, heads=4).hidden == 256
+    config = Config.gpt2().changed(dropout=0.1)
+    assert config.dropout == 0.1
+    assert (config.size, config.groups) == (64, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"width": 0}, "width must be a whole number of at least 1, found 0"),
+        ({"layers": 2.0}, "layers must be a whole number of at least 1, found 2.0"),
+        ({"heads": True}, "heads must be a whole number"),
+        ({"heads": 7}, "width must be a multiple of heads, found width = 768, heads = 7"),
+        ({"kv_heads": 5}, "kv_heads must divide heads, found kv_heads = 5, heads = 12"),
+        ({"window": -1}, "window must be a whole number of at least 0, found -1"),
+        ({"positions": "rope"}, "positions must be one of .*, found 'rope'"),
+        ({"activation": "swish"}, "activation must be one of .*, found 'swish'"),
+        ({"kind": "both"}, "kind must be one of .*, found 'both'"),
+        ({"bias": True}, "bias must be one of .*, found True"),
+        ({"dropout": 1.0}, r"dropout must be at least 0 and below 1, found 1\.0"),
+        ({"norm_eps": 0.0}, "norm_eps must be a small positive number"),
+        ({"rotary_base": 5e5}, "rotary_base and rotary_scaling need positions='rotary'"),
+        ({"rotary_scaling": LinearScaling(2.0)}, "need positions='rotary', found 'learned'"),
+        ({"positions": "rotary", "head_size": 5}, "rotary positions need an even head size"),
+        ({"positions": "rotary", "rotary_scaling": "yarn"}, "must be a Scaling, found 'yarn'"),
+        ({"positions": "rotary", "rotary_base": 0.5}, "rotary_base must be above 1"),
+        ({"positions": "sinusoidal", "width": 33, "heads": 3}, "need an even width, found 33"),
+        ({"decoder_layers": 2}, "decoder_layers is for kind='transformer', found 'decoder'"),
+        ({"segments": 2}, "segments are for kind='encoder', found 'decoder'"),
+        ({"colour": "red"}, "Config has no field 'colour'"),
+    ],
+)
+@pytest.mark.usefixtures("untyped")
+def test_wrong_combinations_fail_in_words(changes: dict[str, Any], words: str):
+    with pytest.raises(OptionError, match=words):
+        Config.gpt2(**changes)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"kind": "decoder"}, "config lacks fields: vocabulary, width, layers, heads, context"),
+        ({"depth": 3}, "config has unknown fields: depth"),
+    ],
+)
+def test_files_that_do_not_fit(values: dict[str, Any], words: str):
+    with pytest.raises(OptionError, match=words):
+        Config.from_dict(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"kind": "cubic"}, "kind must be one of .* found 'cubic'"),
+        ({"kind": "linear"}, "'linear' needs: factor"),
+        ({"kind": "linear", "factor": 2.0, "slope": 1}, "'linear' does not take: slope"),
+    ],
+)
+def test_scalings_that_do_not_fit(values: dict[str, Any], words: str):
+    with pytest.raises(OptionError, match=words):
+        make_scaling(values)
+
+
+def test_models_ask_for_their_kind():
+    with pytest.raises(OptionError, match="Encoder needs a config of kind 'encoder'"):
+        Encoder(Config.gpt2())
+    with pytest.raises(OptionError, match="Decoder needs a config of kind 'decoder'"):
+        Decoder(Config.bert())
+    with pytest.raises(OptionError, match="Transformer needs a config of kind 'transformer'"):
+        Transformer(Config.gpt2())
