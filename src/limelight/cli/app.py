@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typer
 
+from limelight.cli.train import train
 from limelight.cli.worked import worked
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(worked)
+app.command()(train)
 
 
 @app.callback()

@@ -1,0 +1,141 @@
+"""Checkpoints: everything that a run needs to go on as if it had never stopped.
+
+    limelight.json           the model's config, as `ll.load` reads it
+    model.safetensors        its weights
+    tokenizer.json
+    optimizer.safetensors    NAME.exp_avg and NAME.exp_avg_sq for each weight NAME
+    state.json               the step, the settings, and a digest of the data
+
+That is all: the batch and the dropout of a step are functions of the seed and the step, so there is
+no state of chance and no place in the data to keep. Nothing is pickled. Because weights are stored
+whole, a run can be taken up by another number of processes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from limelight.models.pretrained import Model, save
+from limelight.models.tokens import Tokens
+from limelight.models.weights import Safetensors, read_json, save_safetensors
+from limelight.shapes import FileError, OptionError
+from limelight.training.distributed import Group, share_like, whole
+from limelight.training.folder import RunFolder, written_whole
+from limelight.training.settings import Settings
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_FREE = ("folder", "evaluate_every", "keep", "parallel")
+"""Settings that may change when a run is taken up: they do not touch what is learned."""
+
+
+def expected_sizes(model: nn.Module) -> list[int]:
+    """Bytes of the two large files of a checkpoint, headers and all the rest included."""
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    names = sum(len(name) + 200 for name, _ in model.named_parameters())
+    return [weights + names + 2_000_000, 2 * weights + 2 * names]
+
+
+def write_checkpoint(
+    run: RunFolder,
+    model: Model,
+    optimizer: AdamW,
+    group: Group,
+    *,
+    step: int,
+    settings: Settings,
+    data: str,
+) -> None:
+    """Write the checkpoint of a step; then all but the newest few are removed.
+
+    Every process must call this: each has a share of the weights. The leader writes.
+    """
+    weights = {name: whole(p.detach()) for name, p in model.named_parameters()}
+    moments: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        state = optimizer.state[parameter]
+        moments.update({f"{name}.{moment}": whole(state[moment]) for moment in _MOMENTS})
+    if group.leads:
+        with written_whole(run.checkpoint(step)) as folder:
+            save(_copy(model, weights), folder)
+            save_safetensors(moments, folder / "optimizer.safetensors", {"format": "pt"})
+            state = {"format": 1, "step": step, "settings": settings.as_table(), "data": data}
+            (folder / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
+        for old in run.steps()[: -settings.keep]:
+            shutil.rmtree(run.checkpoint(old), ignore_errors=True)
+    group.wait()
+
+
+def check_resumed(folder: Path, settings: Settings, data: str) -> int:
+    """The step of a checkpoint, after making sure that the run is still the same run."""
+    state = read_json(folder / "state.json")
+    if state.get("format") != 1 or not isinstance(state.get("step"), int):
+        raise FileError(f"{folder / 'state.json'}: not the state of a run in format 1")
+    changed = _differences(state.get("settings", {}), json.loads(json.dumps(settings.as_table())))
+    if changed:
+        name, (before, now) = next(iter(changed.items()))
+        raise OptionError(
+            f"the run in {folder.parent} was begun with {name} = {before!r}, found {now!r}; "
+            "put it back, or train into another folder"
+        )
+    if state.get("data") != data:
+        raise OptionError(f"the data of the run in {folder.parent} has changed since it was begun")
+    return int(state["step"])
+
+
+def read_tokens(folder: Path) -> Tokens:
+    """The tokenizer of a checkpoint."""
+    about: Mapping[str, Any] = read_json(folder / "limelight.json").get("tokens") or {}
+    return Tokens.from_file(folder / "tokenizer.json", **about)
+
+
+def read_checkpoint(folder: Path, model: nn.Module, optimizer: AdamW, step: int) -> None:
+    """Put a checkpoint's weights and moments into a model and its optimizer, each its share."""
+    weights = Safetensors(folder / "model.safetensors")
+    moments = Safetensors(folder / "optimizer.safetensors")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(share_like(_fitting(weights, name, parameter), parameter))
+            state: dict[str, Tensor] = {"step": torch.tensor(float(step))}
+            for moment in _MOMENTS:
+                stored = _fitting(moments, f"{name}.{moment}", parameter)
+                state[moment] = share_like(stored, parameter)
+            optimizer.state[parameter] = state
+
+
+def _fitting(stored: Safetensors, name: str, parameter: Tensor) -> Tensor:
+    tensor = stored.read(name)
+    if tensor.shape != parameter.shape:
+        raise FileError(
+            f"{stored.path}: tensor {name!r} has shape {tuple(tensor.shape)}, "
+            f"expected {tuple(parameter.shape)}"
+        )
+    return tensor
+
+
+def _copy(model: Model, weights: Mapping[str, Tensor]) -> Model:
+    """A model that holds these weights whole, however the one in training is spread."""
+    with torch.device("meta"):
+        copy = type(model)(model.config)  # pyright: ignore[reportArgumentType]
+    copy.load_state_dict(dict(weights), assign=True)
+    copy.tokens, copy.name = model.tokens, model.name
+    return copy
+
+
+def _differences(before: Any, now: Any, where: str = "") -> dict[str, tuple[Any, Any]]:
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return {} if before == now else {where: (before, now)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in sorted({*before, *now}):
+        if not where and name in _FREE:
+            continue
+        path = f"{where}.{name}" if where else name
+        found.update(_differences(before.get(name), now.get(name), path))
+    return found

@@ -1,0 +1,42 @@
+"""The loss curve of a run, from its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from limelight.files import writing
+from limelight.shapes import UnavailableError
+
+
+def draw_curve(entries: Sequence[dict[str, Any]], path: Path, title: str) -> None:
+    """Write a picture of the loss over the steps: of training, and on what was held out."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UnavailableError(
+            "the loss curve needs matplotlib: pip install limelight[training]"
+        ) from None
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    learned = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
+    kept = [(e["step"], e["held_out_loss"]) for e in entries if "held_out_loss" in e]
+    axes.plot(*_columns(learned), color="#4c72b0", linewidth=1, label="training")
+    if kept:
+        axes.plot(*_columns(kept), color="#dd8452", marker="o", markersize=4, label="held out")
+        step, loss = kept[-1]
+        axes.annotate(
+            f"{loss:.3f}", (step, loss), xytext=(0, 8), textcoords="offset points", ha="right"
+        )
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss (nats a token)")
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    with writing(path) as temporary:
+        figure.savefig(temporary, dpi=150, format="png")
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]

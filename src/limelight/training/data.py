@@ -1,0 +1,129 @@
+"""Batches: which tokens each step sees, as a function of the seed and the step alone.
+
+Because nothing is remembered between steps, a run that is taken up again at step s sees what it
+would have seen, and every process of a group can tell what the others see.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from limelight.models.tokens import Tokens
+from limelight.shapes import OptionError
+
+IGNORED = -100
+"""The target where nothing is to be predicted: padding."""
+
+
+class Batch(NamedTuple):
+    """What a model is called with, and what it should predict."""
+
+    inputs: dict[str, Tensor]
+    """the model's arguments by name; rows are their first axis"""
+    targets: Tensor
+    """b n; IGNORED at padding"""
+    predicted: int
+    """targets of the whole batch that are not padding, whatever share of it this is"""
+
+    def share(self, place: int, places: int) -> Batch:
+        """Every `places`-th row, from `place` on; when there is none, a row that counts nothing."""
+        if places == 1:
+            return self
+        rows = slice(place, None, places)
+        if place >= self.targets.shape[0]:
+            empty = torch.full_like(self.targets[:1], IGNORED)
+            return Batch({name: t[:1] for name, t in self.inputs.items()}, empty, self.predicted)
+        return Batch(
+            {name: t[rows] for name, t in self.inputs.items()}, self.targets[rows], self.predicted
+        )
+
+
+class Task(Protocol):
+    """Something to learn: batches for training, and what was held out."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokenizer."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are to learn from."""
+        ...
+
+    def batch(self, seed: int, step: int, rows: int) -> Batch:
+        """The batch of a step, counted from 0."""
+        ...
+
+    def held_out(self, rows: int) -> Iterator[Batch]:
+        """Everything held out, once, in batches of at most `rows` rows."""
+        ...
+
+
+def chance(*numbers: int) -> torch.Generator:
+    """A stream of chance that belongs to these numbers."""
+    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=7).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
+
+
+@dataclass(frozen=True, eq=False)
+class Continuing:
+    """Predict each next token of running text: rows of `context` tokens from anywhere in it."""
+
+    tokens: Tokens
+    learned: Tensor
+    kept: Tensor
+    context: int
+
+    @classmethod
+    def split(cls, text: str, held_out: float) -> tuple[str, str]:
+        """The text to learn from, and its end, which is held out."""
+        at = round(len(text) * (1 - held_out))
+        return text[:at], text[at:]
+
+    @classmethod
+    def of(cls, tokens: Tokens, learned: str, kept: str, context: int) -> Continuing:
+        """The two parts as tokens; the first must hold more than one row."""
+        ids, rest = _ids(tokens, learned), _ids(tokens, kept)
+        if len(ids) <= context:
+            raise OptionError(
+                f"data: {len(ids)} tokens are left to learn from, "
+                f"expected more than model.context = {context}"
+            )
+        return cls(tokens, ids, rest, context)
+
+    @property
+    def size(self) -> int:
+        return len(self.learned)
+
+    def batch(self, seed: int, step: int, rows: int) -> Batch:
+        last = len(self.learned) - self.context
+        starts = torch.randint(last, (rows,), generator=chance(seed, step))
+        # Every row that there is, as a view; the batch is one gather from it.
+        window = self.learned.unfold(0, self.context + 1, 1)[starts].long()
+        return Batch({"tokens": window[:, :-1]}, window[:, 1:], rows * self.context)
+
+    def held_out(self, rows: int) -> Iterator[Batch]:
+        kept, n = self.kept.long(), self.context
+        inputs, targets = kept[:-1], kept[1:]
+        count = len(targets)
+        windows = -(-count // n)
+        filled = windows * n - count
+        inputs = torch.cat([inputs, inputs.new_zeros(filled)]).view(windows, n)
+        targets = torch.cat([targets, targets.new_full((filled,), IGNORED)]).view(windows, n)
+        for part_in, part_out in zip(inputs.split(rows), targets.split(rows), strict=True):
+            yield Batch({"tokens": part_in}, part_out, int((part_out != IGNORED).sum()))
+
+
+def _ids(tokens: Tokens, text: str) -> Tensor:
+    # In pieces of some lines, which the tokenizer takes on all cores.
+    lines = text.splitlines(keepends=True)
+    pieces = ["".join(lines[at : at + 256]) for at in range(0, len(lines), 256)]
+    ids = [torch.tensor(piece, dtype=torch.int32) for piece in tokens.ids_of(pieces)]
+    return torch.cat(ids) if ids else torch.empty(0, dtype=torch.int32)

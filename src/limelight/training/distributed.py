@@ -1,0 +1,104 @@
+"""One process, or several started by torchrun that train one model together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from limelight.models.pretrained import Model
+from limelight.models.transformer import Transformer
+from limelight.training.settings import Parallel
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes of a run; alone unless told otherwise."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
+        return self.rank == 0
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.size > 1:
+            values = values.clone()
+            torch.distributed.all_reduce(values)
+        return values
+
+    def tell(self, text: str) -> str:
+        """The leader's text, in every process."""
+        if self.size == 1:
+            return text
+        # As bytes: the object collectives of torch would unpickle what they receive.
+        raw = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        length = torch.tensor(len(raw))
+        torch.distributed.broadcast(length, src=0)
+        if not self.leads:
+            raw = torch.empty(int(length), dtype=torch.uint8)
+        torch.distributed.broadcast(raw, src=0)
+        return bytes(raw.tolist()).decode()
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.size > 1:
+            torch.distributed.barrier()
+
+
+@contextmanager
+def joined() -> Generator[Group]:
+    """The group that torchrun started this process in, or a group of one."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield Group()
+        return
+    torch.distributed.init_process_group("gloo")
+    try:
+        yield Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def spread(model: Model, group: Group, how: Parallel) -> nn.Module:
+    """The model as the group trains it: gradients are averaged over its processes.
+
+    ddp leaves a whole model in every process; fsdp gives each a share of every block, which the
+    others fetch when they come to it.
+    """
+    if group.size == 1:
+        return model
+    if how == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (group.size,))
+    stacks = [model.encoder, model.decoder] if isinstance(model, Transformer) else [model.stack]
+    for stack in stacks:
+        for block in stack.blocks:
+            fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor with the shares of all processes; every process must ask."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def share_like(value: Tensor, like: Tensor) -> Tensor:
+    """This process's share of `value`, cut as `like` is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(like, DTensor):
+        return value
+    return distribute_tensor(value, like.device_mesh, like.placements)

@@ -1,0 +1,116 @@
+"""The folder of a run: claimed by one training at a time, with room for its checkpoints.
+
+log.jsonl              the log
+curve.png              the loss curve, drawn at the end
+step-00000500/         checkpoints, the newest few
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from limelight.shapes import FileError
+
+_STEP = re.compile(r"step-(\d{8})")
+PARTIAL = ".partial-"
+"""How folders that are still being written begin; they are never read."""
+
+
+class RunFolder:
+    """A folder and the checkpoints in it."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def steps(self) -> list[int]:
+        """The steps that have a whole checkpoint, in order."""
+        if not self.path.is_dir():
+            return []
+        names = [_STEP.fullmatch(entry.name) for entry in self.path.iterdir() if entry.is_dir()]
+        return sorted(int(name[1]) for name in names if name is not None)
+
+    def checkpoint(self, step: int) -> Path:
+        """Where the checkpoint of a step is."""
+        return self.path / f"step-{step:08d}"
+
+    @contextmanager
+    def claimed(self) -> Generator[None]:
+        """Keep other trainings out; what a killed one left half-written is cleared away."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise FileError(
+                f"folder {self.path} cannot be written: {error.strerror}; nothing was started"
+            ) from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise FileError(f"folder {self.path}: another training is running in it") from error
+            for left in self.path.glob(f"{PARTIAL}*"):
+                shutil.rmtree(left, ignore_errors=True)
+            yield
+        finally:
+            os.close(lock)
+
+    def check_room(self, sizes: Sequence[int], checkpoints: int) -> None:
+        """Raise unless so many more checkpoints, of files of these sizes, fit on the disk.
+
+        The room is really taken and given back: that also notices quotas and limits on file size.
+        """
+        trial = self.path / f"{PARTIAL}room"
+        try:
+            trial.mkdir(exist_ok=True)
+            for number in range(checkpoints * len(sizes)):
+                with (trial / str(number)).open("wb") as file:
+                    os.posix_fallocate(file.fileno(), 0, max(1, sizes[number % len(sizes)]))
+        except OSError as error:
+            needed = checkpoints * sum(sizes)
+            free = shutil.disk_usage(self.path).free
+            raise FileError(
+                f"folder {self.path} has no room for {checkpoints} checkpoints of "
+                f"{_megabytes(sum(sizes))} (together {_megabytes(needed)}, free "
+                f"{_megabytes(free)}): {error.strerror}; nothing was started"
+            ) from error
+        finally:
+            shutil.rmtree(trial, ignore_errors=True)
+
+
+@contextmanager
+def written_whole(folder: Path) -> Generator[Path]:
+    """A new folder that takes its name only when everything in it is on the disk.
+
+    A kill at any moment leaves either the folder with all its files, or none by that name.
+    """
+    partial = folder.parent / f"{PARTIAL}{folder.name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        yield partial
+        for entry in [*partial.iterdir(), partial]:
+            _settle(entry)
+        partial.rename(folder)
+        _settle(folder.parent)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _settle(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,66 @@
+"""The log of a run: a JSON object a line, in the order of the steps."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from limelight.files import writing
+from limelight.shapes import FileError
+
+
+class Log:
+    """Appends to `log.jsonl`.
+
+    A run that is taken up after a step writes again what it wrote after that step's checkpoint:
+    those lines are dropped, which are all later ones and the evaluation of the step itself.
+    """
+
+    def __init__(self, path: Path, *, after: int) -> None:
+        before = read_log(path) if after else []
+        kept = [e for e in before if e["step"] < after or (e["step"] == after and "loss" in e)]
+        with writing(path) as temporary:
+            temporary.write_text("".join(_line(entry) for entry in kept), encoding="utf-8")
+        self._path = path
+        self._file = path.open("a", encoding="utf-8")
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """Add a line; it is in the file when this returns."""
+        try:
+            self._file.write(_line(entry))
+            self._file.flush()
+        except OSError as error:
+            raise FileError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+    def settle(self) -> None:
+        """Make sure that what was written outlives a power cut."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Write no more."""
+        self._file.close()
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The entries of a log; a last line that was cut short by a kill is left out."""
+    if not path.is_file():
+        return []
+    entries: list[dict[str, Any]] = []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+            if not isinstance(entry, dict) or "step" not in entry:
+                raise ValueError("not an entry with a step")
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise FileError(f"{path}: line {number} is not an entry of a log: {error}") from error
+        entries.append(cast("dict[str, Any]", entry))
+    return entries
+
+
+def _line(entry: dict[str, Any]) -> str:
+    return json.dumps(entry) + "\n"

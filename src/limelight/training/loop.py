@@ -1,0 +1,277 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import AdamW
+
+from limelight.models.decoder import Decoder
+from limelight.models.pretrained import Model, load
+from limelight.models.transformer import Transformer
+from limelight.shapes import FileError, LimelightError, OptionError
+from limelight.training.checkpoint import (
+    check_resumed,
+    expected_sizes,
+    read_checkpoint,
+    read_tokens,
+    write_checkpoint,
+)
+from limelight.training.curve import draw_curve
+from limelight.training.data import Task, chance
+from limelight.training.distributed import Group, joined, spread
+from limelight.training.evaluate import Bleu, HeldOut, bleu, evaluate, in_precision, token_loss
+from limelight.training.folder import RunFolder
+from limelight.training.log import Log, read_log
+from limelight.training.optimise import clip, make_optimizer, rate_at, set_rate
+from limelight.training.pairs import Translating
+from limelight.training.prepare import Material
+from limelight.training.progress import Progress, Silent, shown
+from limelight.training.settings import Settings
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to."""
+
+    checkpoint: Path
+    held_out: HeldOut
+    bleu: Bleu | None
+    """of an encoder–decoder"""
+    seconds: float
+    """of training alone, since it was begun or taken up"""
+    leads: bool = True
+    """whether this process is the one of its group that speaks"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the loop works on."""
+
+    settings: Settings
+    folder: RunFolder
+    group: Group
+    task: Task
+    data: str
+    """the digest of the data"""
+    model: Model
+    trained: nn.Module
+    """the model as the group trains it"""
+    optimizer: AdamW
+
+
+def train(
+    settings: Settings, *, beside: Path | None = None, resume: bool = False, quiet: bool = True
+) -> Outcome:
+    """Train a model from settings, or go on with a run that was stopped.
+
+    Args:
+        settings: what, on what, and how.
+        beside: the folder that the data's relative paths start from; the current one unless given.
+        resume: take the run up at its newest checkpoint, or begin it when there is none.
+        quiet: show nothing.
+
+    Returns:
+        The final checkpoint and how well it does.
+    """
+    with joined() as group:
+        folder = RunFolder(settings.folder)
+        with folder.claimed() if group.leads else nullcontext():
+            run, start = _set_up(settings, folder, group, beside or Path(), resume=resume)
+            outcome = _run(run, start, quiet=quiet or not group.leads)
+            group.wait()
+            return outcome
+
+
+def _set_up(
+    settings: Settings, folder: RunFolder, group: Group, beside: Path, *, resume: bool
+) -> tuple[Run, int]:
+    """Everything that can go wrong for a reason a person can mend goes wrong here."""
+    rows, shares = settings.batch, settings.accumulate * group.size
+    if rows % shares:
+        raise OptionError(
+            f"batch must be a multiple of accumulate × processes = {shares}, found {rows}"
+        )
+    material = Material(settings, beside)
+    before = folder.steps()
+    if before and not resume:
+        raise FileError(
+            f"folder {folder.path} already holds a run at step {before[-1]}: "
+            "give --resume to go on with it, or another folder"
+        )
+    newest = folder.checkpoint(before[-1]) if before else None
+    start = 0 if newest is None else check_resumed(newest, settings, material.digest)
+    tokens = material.learn_tokens(group) if newest is None else read_tokens(newest)
+    task = material.task(tokens)
+    torch.manual_seed(settings.seed)
+    model = _make(settings, task)
+    if group.leads:
+        missing = settings.keep + 1 - len(before)
+        folder.check_room(expected_sizes(model), max(1, missing))
+    trained = spread(model, group, settings.parallel)
+    optimizer = make_optimizer(model, settings.optimizer)
+    if newest is not None:
+        read_checkpoint(newest, model, optimizer, start)
+    run = Run(settings, folder, group, task, material.digest, model, trained, optimizer)
+    return run, start
+
+
+def _make(settings: Settings, task: Task) -> Model:
+    config = settings.config(vocabulary=len(task.tokens))
+    model = Transformer(config) if config.kind == "transformer" else Decoder(config)
+    model.tokens = task.tokens
+    model.name = Path(settings.folder).name
+    return model.train()
+
+
+def _run(run: Run, start: int, *, quiet: bool) -> Outcome:
+    settings, folder = run.settings, run.folder
+    with _shown(settings.steps, start, quiet) as progress:
+        parameters = sum(p.numel() for p in run.model.parameters())
+        progress.say(
+            f"{parameters:,} parameters, {len(run.task.tokens):,} kinds of token, "
+            f"{run.task.size:,} tokens to learn from" + (f"; from step {start}" if start else "")
+        )
+        log = Log(folder.path / "log.jsonl", after=start) if run.group.leads else None
+        began = time.perf_counter()
+        try:
+            found = _steps(run, start, log, progress)
+            seconds = time.perf_counter() - began
+            scored = _finish(run, log, progress)
+            return Outcome(
+                folder.checkpoint(settings.steps), found, scored, seconds, run.group.leads
+            )
+        finally:
+            if log is not None:
+                log.close()
+
+
+def _steps(run: Run, start: int, log: Log | None, progress: Progress) -> HeldOut:
+    """Every step from `start` on; gives the last evaluation."""
+    settings = run.settings
+    losses: list[Tensor] = []
+    tokens, since = 0, time.perf_counter()
+    # Evaluation follows the checkpoint: a run that is taken up there still has it before it.
+    found = _evaluate(run, start, log, progress) if start and _due(start, settings) else None
+    for step in range(start, settings.steps):
+        rate = rate_at(step, settings.steps, settings.optimizer)
+        loss, predicted = _step(run, step, rate)
+        losses.append(loss)
+        tokens += predicted
+        done = step + 1
+        saves, evaluates = done % settings.save_every == 0, _due(done, settings)
+        if saves or evaluates or done % settings.log_every == 0:
+            # Read out seldom: a loss that is asked for at each step is waited for at each step.
+            mean = _mean(run.group.add_up(torch.stack(losses)), done)
+            speed = round(tokens / max(time.perf_counter() - since, 1e-9), 1)
+            if log is not None:
+                log.write({"step": done, "loss": mean, "rate": rate, "tokens_per_second": speed})
+            progress.stepped(done, mean, speed)
+            if saves or done == settings.steps:
+                _save(run, done, log)
+            if evaluates:
+                found = _evaluate(run, done, log, progress)
+            losses, tokens, since = [], 0, time.perf_counter()
+    assert found is not None  # the last step is always evaluated
+    return found
+
+
+def _due(step: int, settings: Settings) -> bool:
+    return step % settings.evaluate_every == 0 or step == settings.steps
+
+
+def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
+    """One step; gives the share of the batch's mean loss that this process has, and its tokens."""
+    settings, group, model = run.settings, run.group, run.trained
+    batch = run.task.batch(settings.seed, step, settings.batch)
+    if run.model.config.dropout:
+        torch.manual_seed(chance(settings.seed, step, group.rank).initial_seed())
+    set_rate(run.optimizer, rate)
+    run.optimizer.zero_grad(set_to_none=True)
+    total: Tensor | None = None
+    for part in range(settings.accumulate):
+        share = batch.share(part * group.size + group.rank, settings.accumulate * group.size)
+        last = part + 1 == settings.accumulate
+        waits = isinstance(model, DistributedDataParallel) and not last
+        with cast("Any", model).no_sync() if waits else nullcontext():
+            with in_precision(settings.precision):
+                logits = model(**share.inputs)
+            loss = token_loss(logits, share, settings.optimizer.smoothing)
+            # The group averages gradients; the losses of its processes are to be added up.
+            (loss * group.size if group.size > 1 else loss).backward()
+        loss = loss.detach()
+        total = loss if total is None else total + loss
+    clip(run.model, settings.optimizer.clip)
+    run.optimizer.step()
+    assert total is not None
+    return total, batch.predicted
+
+
+def _mean(losses: Tensor, step: int) -> float:
+    mean = losses.mean().item()
+    if not math.isfinite(mean):
+        raise LimelightError(
+            f"the loss became {mean} before step {step}: try a lower optimizer.rate or a longer "
+            "optimizer.warm_up; the last checkpoint is whole"
+        )
+    return mean
+
+
+def _evaluate(run: Run, step: int, log: Log | None, progress: Progress) -> HeldOut:
+    settings = run.settings
+    found = evaluate(
+        run.trained if settings.parallel == "fsdp" else run.model, run.task, run.group,
+        rows=max(settings.batch, 64), precision=settings.precision,
+    )  # fmt: skip
+    if log is not None:
+        log.write({"step": step, "held_out_loss": found.loss, "perplexity": found.perplexity})
+    progress.say(f"step {step}: held-out loss {found.loss:.4f}, perplexity {found.perplexity:.2f}")
+    return found
+
+
+def _save(run: Run, step: int, log: Log | None) -> None:
+    if log is not None:
+        log.settle()
+    write_checkpoint(
+        run.folder, run.model, run.optimizer, run.group,
+        step=step, settings=run.settings, data=run.data,
+    )  # fmt: skip
+
+
+def _finish(run: Run, log: Log | None, progress: Progress) -> Bleu | None:
+    """BLEU, where there is something to translate, and the curve."""
+    settings, scored = run.settings, None
+    if log is None:
+        return None
+    if isinstance(run.task, Translating):
+        # The model as it was written, which is what people will load.
+        written = load(run.folder.checkpoint(settings.steps))
+        assert isinstance(written, Transformer)
+        pairs, longest = run.task.kept_pairs, min(settings.data.longest, written.config.context - 1)
+        scored = bleu(written, pairs, max_tokens=longest)
+        log.write({"step": settings.steps, "bleu": scored.score, "copying": scored.copying})
+        progress.say(
+            f"BLEU {scored.score:.1f} on {len(pairs)} pairs held out "
+            f"(copying the source: {scored.copying:.1f})"
+        )
+    entries = read_log(run.folder.path / "log.jsonl")
+    draw_curve(entries, run.folder.path / "curve.png", run.model.name or "training")
+    return scored
+
+
+@contextmanager
+def _shown(steps: int, start: int, quiet: bool) -> Generator[Progress]:
+    if quiet:
+        yield Silent()
+    else:
+        with shown(steps, start) as progress:
+            yield progress

@@ -1,0 +1,108 @@
+"""Learning to translate: batches of pairs of about the same length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from limelight.models.tokens import Tokens
+from limelight.shapes import OptionError
+from limelight.training.data import IGNORED, Batch, chance
+from limelight.training.sources import Pair
+
+Ids = tuple[list[int], list[int]]
+"""A source and its target as tokens, each closed by the end token."""
+
+POOL = 64
+"""Batches that are sorted by length together: more leave less padding, and less chance."""
+
+
+class Translating:
+    """Write the target of a source, token by token.
+
+    A pass over the pairs shuffles them, sorts each pool by length, cuts the batches and shuffles
+    those. The few pairs that fill no batch have their turn in another pass.
+    """
+
+    def __init__(
+        self, tokens: Tokens, learned: Sequence[Pair], kept: Sequence[Pair], longest: int
+    ) -> None:
+        self.tokens = tokens
+        self._learned = [ids for _, ids in _within(tokens, learned, longest)]
+        rest = _within(tokens, kept, longest)
+        self.kept_pairs = [pair for pair, _ in rest]
+        """the pairs held out, as text"""
+        self._kept = [ids for _, ids in rest]
+        self._pass: tuple[tuple[int, int, int], list[list[int]]] | None = None
+        if not self._learned:
+            raise OptionError(
+                f"data: none of {len(learned)} pairs is within data.longest = {longest} tokens"
+            )
+
+    @staticmethod
+    def split(pairs: Sequence[Pair], held_out: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+        """The pairs to learn from, and those held out, drawn at random."""
+        order: list[int] = torch.randperm(len(pairs), generator=chance(seed)).tolist()
+        at = round(len(pairs) * (1 - held_out))
+        return [pairs[i] for i in order[:at]], [pairs[i] for i in order[at:]]
+
+    @property
+    def size(self) -> int:
+        return sum(len(target) for _, target in self._learned)
+
+    def batch(self, seed: int, step: int, rows: int) -> Batch:
+        batches = len(self._learned) // rows
+        if not batches:
+            raise OptionError(
+                f"batch is {rows}, expected at most {len(self._learned)}, the pairs to learn from"
+            )
+        epoch, place = divmod(step, batches)
+        return self._made([self._learned[i] for i in self._batches(seed, epoch, rows)[place]])
+
+    def held_out(self, rows: int) -> Iterator[Batch]:
+        near = sorted(self._kept, key=lambda ids: len(ids[0]))
+        for at in range(0, len(near), rows):
+            yield self._made(near[at : at + rows])
+
+    def _batches(self, seed: int, epoch: int, rows: int) -> list[list[int]]:
+        key = (seed, epoch, rows)
+        if self._pass is None or self._pass[0] != key:
+            generator = chance(seed, epoch)
+            order: list[int] = torch.randperm(len(self._learned), generator=generator).tolist()
+            batches: list[list[int]] = []
+            for start in range(0, len(order), rows * POOL):
+                pool = sorted(order[start : start + rows * POOL], key=self._length)
+                batches += [pool[at : at + rows] for at in range(0, len(pool) - rows + 1, rows)]
+            turns: list[int] = torch.randperm(len(batches), generator=generator).tolist()
+            self._pass = key, [batches[turn] for turn in turns]
+        return self._pass[1]
+
+    def _length(self, place: int) -> int:
+        return len(self._learned[place][0])
+
+    def _made(self, rows: Sequence[Ids]) -> Batch:
+        begin = self.tokens.begin
+        assert begin is not None  # with_ends gave it one
+        lengths = [len(source) for source, _ in rows]
+        longest = max(len(target) for _, target in rows)
+        source = [ids + [0] * (max(lengths) - len(ids)) for ids, _ in rows]
+        shifted = [[begin, *ids[:-1]] + [0] * (longest - len(ids)) for _, ids in rows]
+        targets = [ids + [IGNORED] * (longest - len(ids)) for _, ids in rows]
+        inputs = {
+            "source": torch.tensor(source),
+            "target": torch.tensor(shifted),
+            "source_lengths": torch.tensor(lengths),
+        }
+        return Batch(inputs, torch.tensor(targets), sum(len(ids) for _, ids in rows))
+
+
+def _within(tokens: Tokens, pairs: Sequence[Pair], longest: int) -> list[tuple[Pair, Ids]]:
+    """The pairs that have at most `longest` tokens on either side, with their tokens."""
+    sources = tokens.ids_of([source for source, _ in pairs])
+    targets = tokens.ids_of([target for _, target in pairs])
+    return [
+        (pair, (source, target))
+        for pair, source, target in zip(pairs, sources, targets, strict=True)
+        if max(len(source), len(target)) <= longest
+    ]

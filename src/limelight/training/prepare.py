@@ -1,0 +1,64 @@
+"""From settings to something to learn: files read, split, and cut into tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from limelight.models.tokens import Tokens
+from limelight.shapes import OptionError
+from limelight.training.data import Continuing, Task
+from limelight.training.distributed import Group
+from limelight.training.pairs import Translating
+from limelight.training.settings import Settings
+from limelight.training.sources import Pair, find, read_pairs, read_text
+from limelight.training.vocabulary import make_tokens
+
+
+class Material:
+    """The text of a run, split into what is learned from and what is held out."""
+
+    def __init__(self, settings: Settings, beside: Path) -> None:
+        data = settings.data
+        self._settings = settings
+        self._text: tuple[str, str] = ("", "")
+        self._pairs: tuple[list[Pair], list[Pair]] = ([], [])
+        if data.text:
+            text = read_text(find(data.text, beside))
+            self._text = Continuing.split(text, data.held_out)
+            self.digest = _digest([text])
+        else:
+            pairs = read_pairs(find(data.pairs, beside))
+            self._pairs = Translating.split(pairs, data.held_out, settings.seed)
+            self.digest = _digest([part for pair in pairs for part in pair])
+        if not any(self._text) and not any(self._pairs):
+            raise OptionError("data: the files are empty")
+
+    def learn_tokens(self, group: Group) -> Tokens:
+        """A tokenizer learned from the part that is learned from, the same in every process."""
+        paired = bool(self._settings.data.pairs)
+        learned = [side for pair in self._pairs[0] for side in pair] if paired else [self._text[0]]
+        if not paired:
+            # Paragraphs: the tokenizer learns from many short texts on all cores.
+            learned = self._text[0].splitlines(keepends=True)
+        made = make_tokens(self._settings.tokens, learned, paired=paired)
+        from tokenizers import Tokenizer
+
+        told = Tokenizer.from_str(group.tell(made.tokenizer.to_str()))
+        return Tokens(told, made.begin, made.end)
+
+    def task(self, tokens: Tokens) -> Task:
+        """The text as tokens, ready for batches."""
+        settings = self._settings
+        context = settings.config(vocabulary=len(tokens)).context
+        if settings.data.text:
+            return Continuing.of(tokens, *self._text, context)
+        return Translating(tokens, *self._pairs, min(settings.data.longest, context))
+
+
+def _digest(parts: list[str]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.encode())
+        found.update(b"\0")
+    return found.hexdigest()

@@ -1,0 +1,58 @@
+"""What a person sees of a run: a bar with the loss and the speed, and a line an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """Told what happens."""
+
+    def stepped(self, step: int, loss: float, speed: float) -> None:
+        """So far it got, with this loss and so many tokens a second."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Something that should stay on the screen."""
+        ...
+
+
+class Silent:
+    """Says nothing: the processes that do not lead, and callers from Python."""
+
+    def stepped(self, step: int, loss: float, speed: float) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, bar: Any, steps: int, start: int) -> None:
+        self._bar = bar
+        self._task = bar.add_task("", total=steps, completed=start, loss="", speed="")
+
+    def stepped(self, step: int, loss: float, speed: float) -> None:
+        self._bar.update(
+            self._task, completed=step, loss=f"loss {loss:.3f}", speed=f"{speed:,.0f} tokens/s"
+        )
+
+    def say(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False, markup=False)
+
+
+@contextmanager
+def shown(steps: int, start: int) -> Generator[Progress]:
+    """A progress bar on the terminal; without one, only what is said is printed."""
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("step {task.completed}/{task.total}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[loss]}  {task.fields[speed]}"),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns) as bar:
+        yield _Bar(bar, steps, start)

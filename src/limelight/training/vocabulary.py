@@ -1,0 +1,74 @@
+"""A tokenizer for the text at hand: characters, or byte-pair encoding learned from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from limelight.models.tokens import Tokens
+from limelight.shapes import OptionError
+from limelight.training.settings import TokenSettings
+
+BEGIN, END = "<begin>", "<end>"
+
+
+def make_tokens(settings: TokenSettings, texts: Iterable[str], *, paired: bool) -> Tokens:
+    """A tokenizer learned from `texts`.
+
+    For pairs every encoded text closes with an end token, and a begin token opens what is written.
+
+    Args:
+        settings: its kind, and its size at most.
+        texts: what it is learned from; evaluation text is not to be among them.
+        paired: whether the texts are sentences of pairs rather than running text.
+
+    >>> tokens = make_tokens(TokenSettings(), ["abc"], paired=True)
+    >>> [tokens.piece(token) for token in tokens.encode("cab").ids]
+    ['c', 'a', 'b', '<end>']
+    """
+    if settings.kind == "characters":
+        made = Tokens.characters("".join(sorted(set().union(*texts))))
+    else:
+        made = _byte_pairs(settings.size, texts, paired=paired)
+    return with_ends(made) if paired else made
+
+
+def with_ends(tokens: Tokens) -> Tokens:
+    """The same tokenizer with a begin and an end token; the end is put after every text."""
+    from tokenizers.processors import Sequence, TemplateProcessing
+
+    tokenizer = tokens.tokenizer
+    tokenizer.add_special_tokens([BEGIN, END])
+    vocabulary = tokenizer.get_vocab()
+    begin, end = vocabulary[BEGIN], vocabulary[END]
+    template = TemplateProcessing(single=f"$A {END}", special_tokens=[(END, end)])
+    before = tokenizer.post_processor
+    tokenizer.post_processor = template if before is None else Sequence([before, template])
+    return Tokens(tokenizer, begin=begin, end=(end,))
+
+
+def _byte_pairs(size: int, texts: Iterable[str], *, paired: bool) -> Tokens:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    # In short texts a word begins a text as often as it follows a space: both are one token then.
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=paired)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    level = decoders.ByteLevel()
+    tokenizer.decoder = decoders.Sequence([level, decoders.Strip(" ", 1, 0)]) if paired else level
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - 2 if paired else size,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        min_frequency=2,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_some(texts), trainer)
+    return Tokens(tokenizer)
+
+
+def _some(texts: Iterable[str]) -> Iterator[str]:
+    empty = True
+    for text in texts:
+        empty = False
+        yield text
+    if empty:
+        raise OptionError("data: there is no text to learn a vocabulary from")
