@@ -143,7 +143,8 @@ class Statistics(NamedTuple):
     """What an implementation gives back; the table at the top of this file says what each is."""
 
     lse: Tensor
-    max_score: Tensor
+    max_score: Tensor | None = None
+    """None only where no lens looked"""
     top: Links | None = None
     entropy: Tensor | None = None
     distance: Tensor | None = None

@@ -29,9 +29,13 @@ def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     return out, _sweep(problem, lens.fit(problem.extent), out)
 
 
-def statistics(problem: Problem, lens: Lens) -> Statistics:
-    """What the lens asks for, where the output comes from elsewhere."""
-    return _sweep(problem, lens.fit(problem.extent), None)
+def statistics(problem: Problem, lens: Lens, lse: Tensor | None = None) -> Statistics:
+    """What the lens asks for, where the output comes from elsewhere.
+
+    With `lse` (`b h i`) the weights are exp(score − lse): more than the rows' own log-sum-exp where
+    something besides the keys draws weight (an attention sink).
+    """
+    return _sweep(problem, lens.fit(problem.extent), None, lse)
 
 
 def statistics_of_weights(weights: Tensor, lens: Lens, value: Tensor | None = None) -> Statistics:
@@ -74,7 +78,9 @@ def scores_at(problem: Problem, place: Place) -> Tensor:
     return scores
 
 
-def _sweep(problem: Problem, lens: Lens, out: Tensor | None) -> Statistics:
+def _sweep(
+    problem: Problem, lens: Lens, out: Tensor | None, given: Tensor | None = None
+) -> Statistics:
     extent = problem.extent
     group = extent.h // max(problem.key.shape[1], 1)
     norms = _norms(problem.value) if lens.value_top or lens.value_map else None
@@ -83,6 +89,9 @@ def _sweep(problem: Problem, lens: Lens, out: Tensor | None) -> Statistics:
         for place in _places(extent, max(group, 1), TILE, problem.query.device):
             scores = scores_at(problem, place)
             weights, lse = normalise(scores)
+            if given is not None:
+                lse = given[place.batches, place.heads, place.rows]
+                weights = torch.exp(scores - lse[..., None])
             heads = _groups(place, group)
             if out is not None:
                 value = _wide(problem.value[place.batches, heads])

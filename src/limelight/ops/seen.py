@@ -94,7 +94,7 @@ class Seen(TensorLike):
     @property
     def max_score(self) -> Tensor:
         """The greatest score of each query: `b h i`."""
-        return self.statistics.max_score
+        return self._asked("max_score", self.statistics.max_score)
 
     @property
     def top(self) -> Links:

@@ -108,7 +108,7 @@ class Recording:
         lens: Lens | None = None,
         model: str = "",
     ) -> Recording:
-        """A recording of dense weights computed elsewhere: `h n n` for each layer, and the words."""
+        """A recording of dense weights from elsewhere: `h n n` for each layer, and the words."""
         layers: list[Seen] = []
         for layer, one in enumerate(weights):
             if one.ndim != 3 or one.shape[1:] != (len(words), len(words)):

@@ -1,0 +1,133 @@
+"""Attention for Hugging Face models: `attn_implementation="limelight"`.
+
+`register()` (done by `import limelight.huggingface`) adds the implementation to the two interfaces
+of `transformers`. Models then run on `attend`, their masks stay rules, and the entries of
+`outputs.attentions` are `Seen` objects that become dense tensors when a tool asks.
+
+Where a query may attend to nothing (padding that looks at nothing), limelight gives zeros, where
+eager attention spreads its weight over the padding; such rows are ignored by every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from limelight.ops import lens_tiled
+from limelight.ops.attend import look, run
+from limelight.ops.lens import Lens, Statistics
+from limelight.ops.mask_rules import Mask
+from limelight.ops.masks import causal
+from limelight.ops.problem import Problem, check_problem
+from limelight.ops.seen import Seen
+from limelight.seeing.hf_masks import LazyMask, lazy_mask
+from limelight.shapes import UnavailableError
+
+NAME = "limelight"
+
+
+class Watcher(NamedTuple):
+    """Who wants to know what a module sees."""
+
+    lens: Lens
+    note: Callable[[nn.Module, Seen, int], None]
+    """takes the module, what it saw, and the position in the text of its first key"""
+
+
+watchers: WeakKeyDictionary[nn.Module, Watcher] = WeakKeyDictionary()
+"""By attention module, so that a model run in another thread is seen too."""
+
+
+def register() -> None:
+    """Make `attn_implementation="limelight"` known to `transformers`."""
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface
+    except ImportError as error:
+        raise UnavailableError(
+            "transformers is not installed: pip install limelight[huggingface]"
+        ) from error
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, lazy_mask)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: LazyMask | Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    position_bias: Tensor | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    cache: object = None,
+    **_: Any,
+) -> tuple[Tensor, Seen | None]:
+    """What `AttentionInterface` calls: the output `b i h e`, and what was seen."""
+    if cache is not None:
+        raise UnavailableError(
+            'attn_implementation="limelight" does not serve paged caches (continuous batching): '
+            "use generate() without them"
+        )
+    mask, bias, keys = _mask_and_bias(module, query, key, attention_mask, is_causal)
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    if keys < key.shape[2]:
+        # What a static cache has not filled yet is not part of the text.
+        key, value = key[:, :, :keys], value[:, :, :keys]
+        bias = bias[..., :keys] if bias is not None and bias.shape[-1] > keys else bias
+    problem = check_problem(
+        query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, dropout=dropout
+    )
+    watcher = watchers.get(module)
+    out, seen = _attend(problem, None if watcher is None else watcher.lens, s_aux)
+    if watcher is not None and seen is not None:
+        first = attention_mask.first_key if isinstance(attention_mask, LazyMask) else 0
+        watcher.note(module, seen, first)
+    return out.transpose(1, 2).contiguous(), seen
+
+
+def _attend(problem: Problem, lens: Lens | None, sink: Tensor | None) -> tuple[Tensor, Seen | None]:
+    if lens is not None and sink is None:
+        return look(problem, lens, "auto")
+    out, lse = run(problem, "auto")
+    if sink is not None:
+        # A sink is a key without value: it enters the sum of the softmax and nothing else.
+        drawn = sink.reshape(-1)[:, None].to(lse.dtype)
+        out = out * torch.sigmoid(lse - drawn)[..., None].to(out.dtype)
+        lse = torch.logaddexp(lse, drawn)
+    if torch.compiler.is_compiling():
+        return out, None
+    if lens is not None:
+        found = lens_tiled.statistics(problem, lens, lse=lse.detach())
+        return out, Seen.of_problem(problem, lens, found)
+    return out, Seen.of_problem(problem, Lens(), Statistics(lse.detach()))
+
+
+def _mask_and_bias(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    given: LazyMask | Tensor | None,
+    is_causal: bool | None,
+) -> tuple[Mask | Tensor | None, Tensor | None, int]:
+    """The mask, what is added to the scores, and how many keys there really are."""
+    keys = key.shape[2]
+    if isinstance(given, LazyMask):
+        return given.mask, None, min(given.keys, keys)
+    if given is None:
+        wanted = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        # One query is the newest token; several without a mask begin the text, as with sdpa.
+        if not wanted or query.shape[2] == 1:
+            return None, None, keys
+        return causal(), None, min(query.shape[2], keys)
+    given = given[..., :keys]
+    if given.dtype == torch.bool:
+        return given, None, keys
+    return None, given.to(query.dtype), keys
