@@ -39,7 +39,7 @@ class Strongest(NamedTuple):
 
     links: list[Link]
     apart: list[Link]
-    """links to sinks and separators"""
+    """links from or to sinks and separators, and between neighbouring words"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -201,35 +201,46 @@ class Recording:
     def strongest(self, n: int = 10) -> Strongest:
         """The n links of greatest weight over all recorded layers and heads.
 
-        Links to sinks and to separators are set apart, for they crowd out everything else; a
-        token's look at itself is no link.
+        Links that crowd out everything else and say little are set apart: those from or to sinks
+        and separators, and those between tokens of one word or of neighbouring words. A token's
+        look at itself is no link.
         """
-        apart = self.sinks | {j for j, token in enumerate(self.tokens) if token.separates}
-        plain = torch.tensor([j not in apart for j in range(len(self.tokens))])
         chosen: tuple[list[Link], list[Link]] = ([], [])
         for number, seen in zip(self.layer_numbers, self.layers, strict=True):
-            for wanted, found in ((plain, chosen[0]), (~plain, chosen[1])):
-                found += self._strongest_of(number, seen, wanted, n)
-        best = [sorted(links, key=lambda link: -link.weight)[:n] for links in chosen]
+            step = _rows_at_once(seen)
+            for first in range(0, seen.extent.i, step):
+                weights = seen.rows(slice(first, first + step))[0].cpu()
+                telling, link = self._telling(first, first + weights.shape[1])
+                for wanted, found in zip((telling, link & ~telling), chosen, strict=True):
+                    found += self._best(number, first, weights * wanted, n)
+        best = [sorted(links, key=lambda one: -one.weight)[:n] for links in chosen]
         return Strongest(*best)
 
-    def _strongest_of(self, layer: int, seen: Seen, wanted: Tensor, n: int) -> list[Link]:
-        """The n strongest links of a layer to the wanted keys, from its rows a few at a time."""
+    def _telling(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Which links of some queries are worth showing, and which are links at all: `r j`."""
+        rows = self.queries[first:last]
+        own = self.queries is self.tokens
+        plain = torch.tensor(
+            [not (j in self.sinks or t.separates) for j, t in enumerate(self.tokens)]
+        )
+        asks = torch.tensor([not (token.special or token.separates) for token in rows])
+        telling = asks[:, None] & plain
+        if not own:
+            return telling, torch.ones_like(telling)
+        words = torch.tensor([token.word for token in self.tokens])
+        telling &= (words[first:last, None] - words).abs() > 1
+        return telling, torch.arange(first, last)[:, None] != torch.arange(len(self.tokens))
+
+    def _best(self, layer: int, first: int, weights: Tensor, n: int) -> list[Link]:
+        """The n greatest of `h r j`."""
         links: list[Link] = []
-        step = max(1, (1 << 21) // max(seen.extent.h * seen.extent.j, 1))
-        same = self.queries is self.tokens
-        for first in range(0, seen.extent.i, step):
-            weights = seen.rows(slice(first, first + step))[0] * wanted.to(seen.device)
-            if same:
-                rows = torch.arange(weights.shape[1], device=seen.device)
-                weights[:, rows, rows + first] = 0
-            best, places = weights.flatten().topk(min(n, weights.numel()))
-            for weight, place in zip(best.tolist(), places.tolist(), strict=True):
-                head, rest = divmod(place, weights.shape[1] * weights.shape[2])
-                query, key = divmod(rest, weights.shape[2])
-                if weight > 0:
-                    links.append(Link(layer, self.head_numbers[head], query + first, key, weight))
-        return sorted(links, key=lambda link: -link.weight)[:n]
+        best, places = weights.flatten().topk(min(n, weights.numel()))
+        for weight, place in zip(best.tolist(), places.tolist(), strict=True):
+            head, rest = divmod(place, weights.shape[1] * weights.shape[2])
+            query, key = divmod(rest, weights.shape[2])
+            if weight > 0:
+                links.append(Link(layer, self.head_numbers[head], query + first, key, weight))
+        return links
 
     def by_words(self) -> Recording:
         """The same by words: weights to a word's tokens are added, weights from them averaged."""
@@ -276,10 +287,15 @@ def _received(seen: Seen) -> Tensor:
     if seen.statistics.received is not None:
         return seen.statistics.received[0]
     total = torch.zeros(seen.extent.h, seen.extent.j, dtype=seen.dtype, device=seen.device)
-    step = max(1, (1 << 21) // max(seen.extent.h * seen.extent.j, 1))
+    step = _rows_at_once(seen)
     for first in range(0, seen.extent.i, step):
         total += seen.rows(slice(first, first + step))[0].sum(1)
     return total
+
+
+def _rows_at_once(seen: Seen) -> int:
+    """Rows of a few million weights together, however long the text."""
+    return max(1, (1 << 21) // max(seen.extent.h * seen.extent.j, 1))
 
 
 def _places(text: str, tokens: tuple[Token, ...]) -> list[list[int]]:

@@ -165,7 +165,7 @@ def steps(
 
 def flow_of(layer: Attention, x: Tensor, memory: Tensor | None, output: Tensor) -> Flow:
     """What a layer did with one text, `1 i m`, kept without gradients."""
-    w_query, w_key, w_value = input_matrices(layer)
+    w_query, w_key, w_value = (matrix.detach() for matrix in input_matrices(layer))
     w_output = None if layer.output is None else layer.output.weight.detach().T
     return Flow(
         x.detach()[0],
