@@ -206,7 +206,7 @@ def _reader_class() -> type:
             super().__setattr__(name, value)
 
         def _get_field_parts(
-            self, orig_offs: int, raw_type: int
+            self, orig_offs: int, raw_type: Any
         ) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
             if raw_type == GGUFValueType.ARRAY:
                 inner, count = struct.unpack_from(

@@ -30,7 +30,12 @@ def gguf_tokens(file: Gguf) -> Tokens:
     makers = {"gpt2": _byte_level, "llama": _sentence_piece}
     if kind not in makers:
         raise FileError(f"{file.path}: tokenizer {kind!r} is unknown, expected 'gpt2' or 'llama'")
-    tokenizer = makers[kind](file, {piece: token for token, piece in enumerate(pieces)})
+    try:
+        tokenizer = makers[kind](file, {piece: token for token, piece in enumerate(pieces)})
+    except FileError:
+        raise
+    except Exception as error:  # the library raises plain Exception for whatever is wrong
+        raise FileError(f"{file.path}: its tokenizer is damaged: {error}") from error
     types: list[int] = file.get("tokenizer.ggml.token_type", [])
     tokenizer.add_special_tokens(
         [

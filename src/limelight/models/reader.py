@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ Writer = Decoder | Transformer
 """A model that writes: on after a prompt, or a target to a source."""
 
 
+@runtime_checkable
 class Reader(Protocol):
     """Rows that are written further together."""
 

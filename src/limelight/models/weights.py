@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from limelight.files import writing
 from limelight.shapes import FileError
 
 
+@runtime_checkable
 class Weights(Protocol):
     """A checkpoint's tensors by name; nothing is read before it is asked for."""
 
