@@ -90,7 +90,7 @@ def check_number(
 ) -> float:
     """The value as a float, if it is a number in [low, high]; `expected` says that in words."""
     number = float(value)
-    if math.isnan(number) or not low <= number <= high:
+    if not low <= number <= high:  # false for NaN too
         raise OptionError(f"{name} must be {expected}, found {value}")
     return number
 

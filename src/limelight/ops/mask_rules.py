@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
@@ -178,13 +177,20 @@ class Padding(Mask):
 
     lengths: Tensor
     side: Literal["right", "left"]
+    longest: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Known from the start: a check that read the tensor could not be traced by torch.compile.
+        longest = int(self.lengths.max()) if len(self.lengths) else 0
+        object.__setattr__(self, "longest", longest)
 
     def check(self, extent: Extent) -> None:
         if len(self.lengths) != extent.b:
             raise ShapeError(f"padding has {len(self.lengths)} lengths, expected b = {extent.b}")
-        longest = int(self.lengths.max()) if len(self.lengths) else 0
-        if longest > extent.j:
-            raise ShapeError(f"padding has a length of {longest}, expected at most j = {extent.j}")
+        if self.longest > extent.j:
+            raise ShapeError(
+                f"padding has a length of {self.longest}, expected at most j = {extent.j}"
+            )
 
     def _spans(self, extent: Extent, device: torch.device) -> tuple[Tensor, Tensor]:
         lengths = self.lengths.to(device)
@@ -203,8 +209,7 @@ class Padding(Mask):
         return Lowered((Code.SPAN, first_table, at_end), (self.lengths.to(device),))
 
     def natural_extent(self) -> Extent | None:
-        longest = int(self.lengths.max()) if len(self.lengths) else 0
-        return Extent(len(self.lengths), 1, longest, longest)
+        return Extent(len(self.lengths), 1, self.longest, self.longest)
 
     def name(self) -> str:
         return f"padding({self.lengths.tolist()})"
@@ -252,10 +257,10 @@ class Blocks(Mask):
 
     def check(self, extent: Extent) -> None:
         heads, rows, columns = self.layout.shape
-        if heads not in (1, extent.h):
+        if heads != 1 and heads != extent.h:
             raise ShapeError(f"blocks has a layout for {heads} heads, expected 1 or h = {extent.h}")
         need = (-(-extent.i // self.size[0]), -(-extent.j // self.size[1]))
-        if (rows, columns) != need:
+        if rows != need[0] or columns != need[1]:
             raise ShapeError(
                 f"blocks has a layout of {rows} x {columns} "
                 f"blocks of {self.size[0]} x {self.size[1]}, "
@@ -320,6 +325,14 @@ class Documents(Mask):
     lengths: tuple[int, ...]
     key_lengths: tuple[int, ...]
     inside: Mask | None = None
+    bounds: Tensor = field(init=False, repr=False)
+    """Where each document starts and ends: `2 (documents + 1)`, queries then keys."""
+
+    def __post_init__(self) -> None:
+        starts = torch.zeros(2, len(self.lengths) + 1, dtype=torch.int64)
+        starts[0, 1:] = torch.tensor(self.lengths, dtype=torch.int64).cumsum(0)
+        starts[1, 1:] = torch.tensor(self.key_lengths, dtype=torch.int64).cumsum(0)
+        object.__setattr__(self, "bounds", starts)
 
     def check(self, extent: Extent) -> None:
         for what, lengths, size in (
@@ -333,14 +346,6 @@ class Documents(Mask):
         if self.inside is not None:
             for rows, columns in zip(self.lengths, self.key_lengths, strict=True):
                 self.inside.check(Extent(extent.b, extent.h, rows, columns))
-
-    @cached_property
-    def bounds(self) -> Tensor:
-        """Where each document starts and ends: `2 (documents + 1)`, queries then keys."""
-        starts = torch.zeros(2, len(self.lengths) + 1, dtype=torch.int64)
-        starts[0, 1:] = torch.tensor(self.lengths, dtype=torch.int64).cumsum(0)
-        starts[1, 1:] = torch.tensor(self.key_lengths, dtype=torch.int64).cumsum(0)
-        return starts
 
     def allowed(self, extent: Extent, device: torch.device) -> Tensor:
         result = torch.zeros(1, 1, extent.i, extent.j, dtype=torch.bool, device=device)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from limelight import _kernels
+from limelight.shapes import UnavailableError
 
 _COMMON = (
     "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor[] tables, "
@@ -140,8 +141,19 @@ def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -
         dbias.to(bias.dtype) if wanted[3] and bias is not None else None,
         dslopes if wanted[4] and slopes is not None else None,
         [None] * len(tables),
-        *[None] * len(ctx.rest),
+        # autograd takes an empty program for an empty list of tensors, and wants such a list back
+        *[[] if one == [] else None for one in ctx.rest],
     )  # fmt: skip
+
+
+def _nothing(_ctx: Any, _inputs: tuple[Any, ...], _output: Any) -> None:
+    """Second-order gradients need nothing saved: they are refused."""
+
+
+def _refuse(_ctx: Any, *_grads: Any) -> tuple[Any, ...]:
+    raise UnavailableError(
+        "impl='native' has no second-order gradients: use attend(..., impl='reference')"
+    )
 
 
 # --- vmap -----------------------------------------------------------------------------------------
@@ -172,6 +184,9 @@ torch.library.register_fake("limelight::attend", _fake, lib=_library)
 torch.library.register_fake("limelight::attend_backward", _fake_backward, lib=_library)
 torch.library.register_autograd(
     "limelight::attend", _differentiate, setup_context=_save, lib=_library
+)
+torch.library.register_autograd(
+    "limelight::attend_backward", _refuse, setup_context=_nothing, lib=_library
 )
 torch.library.register_vmap(
     "limelight::attend", _one_by_one(torch.ops.limelight.attend), lib=_library

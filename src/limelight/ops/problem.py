@@ -134,7 +134,7 @@ def _check_bias(bias: Tensor, extent: Extent, query: Tensor) -> Tensor:
         raise DtypeError(f"bias is {bias.dtype}, expected {query.dtype} as query, or float32")
     check_same_device("bias", bias, query, "query")
     fits = bias.ndim <= 4 and all(
-        size in (1, whole)
+        size == 1 or size == whole  # `in` does not trace when sizes are symbols
         for size, whole in zip(reversed(bias.shape), reversed(extent), strict=False)
     )
     if not fits:
@@ -149,7 +149,7 @@ def _check_scale(scale: float | None, d: int) -> float:
     if scale is None:
         return 1.0 / math.sqrt(d)
     number = float(scale)
-    if not math.isfinite(number):
+    if not -math.inf < number < math.inf:  # plain comparisons trace under torch.compile
         raise OptionError(f"scale must be a finite number, found {scale}")
     return number
 
@@ -158,6 +158,6 @@ def _check_softcap(softcap: float | None) -> float:
     if softcap is None:
         return 0.0
     number = float(softcap)
-    if not (math.isfinite(number) and number > 0):
+    if not 0 < number < math.inf:
         raise OptionError(f"softcap must be a positive number, found {softcap}")
     return number
