@@ -76,12 +76,52 @@ struct Backward {
   float* grad_slopes = nullptr;  // h, or absent
 };
 
+// What a lens notes in the sweep that computes the output: results that are absent are null. All are
+// contiguous and start with b h i.
+struct Notes {
+  float* max_score = nullptr;
+  float* entropy = nullptr;
+  float* distance = nullptr;
+  float* band = nullptr;
+  int64_t band_reach = 0;
+  float* columns = nullptr;  // b h i column_count
+  const int64_t* column_keys = nullptr;
+  int64_t column_count = 0;
+  float* top = nullptr;  // b h i top_count, weights; top_keys likewise
+  int64_t* top_keys = nullptr;
+  int64_t top_count = 0;
+};
+
+struct Look {
+  Forward forward;
+  Notes notes;
+};
+
+// What a lens notes in a second sweep that starts from the log-sum-exp. Sums are taken in float64 into
+// results that come as zeros.
+struct Survey {
+  Problem problem;
+  const float* lse = nullptr;        // b h i
+  const int64_t* pieces = nullptr;   // piece_count + 1 cuts of the queries, at edges of rows of cells
+  int64_t piece_count = 0;
+  const float* norms = nullptr;      // b g j: ‖v_j‖, for what is weighted by values
+  double* received = nullptr;        // b h piece_count j
+  int64_t rows = 1, columns = 1;     // cells of the maps
+  double *map_sum = nullptr, *value_sum = nullptr;  // b h rows columns
+  float *map_max = nullptr, *value_max = nullptr;
+  float* top = nullptr;              // b h i top_count: ‖weight · value‖; top_keys likewise
+  int64_t* top_keys = nullptr;
+  int64_t top_count = 0;
+};
+
 // One build of the kernels for one instruction set. Every entry returns false if it was interrupted.
 struct Kernels {
   const char* isa;
   bool (*forward)(const Forward&);
   bool (*decode)(const Forward&);
   bool (*backward)(const Backward&);
+  bool (*look)(const Look&);
+  bool (*survey)(const Survey&);
 };
 
 }  // namespace limelight

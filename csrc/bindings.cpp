@@ -266,6 +266,7 @@ void look(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle 
   Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
   const Problem& p = made.problem;
   const int64_t rows = p.b() * p.h() * p.i();
+  if (rows == 0) return;
   const Names& n = names();
   const Named from{notes};
   Look task;
@@ -297,6 +298,7 @@ void survey(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handl
   Call made(q, k, v, bias, slopes, tables, program, scale, softcap, 0, 0);
   const Problem& p = made.problem;
   const int64_t heads = p.b() * p.h();
+  if (heads * p.i() * p.j() == 0) return;
   const Names& n = names();
   const Named from{asked};
   Survey task;

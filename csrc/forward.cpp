@@ -2,6 +2,7 @@
 // running maximum and sum (Milakov & Gimelshein 2018; Dao et al. 2022).
 #include "dropout.h"
 #include "kernels.h"
+#include "lens.h"
 #include "scores.h"
 #include "segments.h"
 #include "threads.h"
@@ -67,10 +68,12 @@ struct KeyTile {
   int64_t value_stride;
 };
 
+// `Lens` is Watch, or Unwatched.
+template <class Lens>
 class Job {
  public:
-  Job(const Plan& plan, int64_t b, int64_t g, int64_t chunk, Segment rows)
-      : plan_(plan), p_(plan.p), b_(b), g_(g), rows_(rows) {
+  Job(const Plan& plan, int64_t b, int64_t g, int64_t chunk, Segment rows, Lens lens)
+      : plan_(plan), p_(plan.p), b_(b), g_(g), rows_(rows), lens_(lens) {
     first_head_ = g * p_.group() + chunk * plan.heads_a_job;
     heads_ = smaller(plan.heads_a_job, (g + 1) * p_.group() - first_head_);
     tiles_a_head_ = (rows.end - rows.begin + kTileRows - 1) / kTileRows;
@@ -110,7 +113,10 @@ class Job {
       pack_blocks(from, p_.query.stride[2], q.rows, plan_.d, query_factor(p_), const_cast<float*>(q.query));
     });
     for (int64_t r = 0; r < q.rows * plan_.padded_e; ++r) q.out[r] = 0;
-    for (int64_t r = 0; r < q.rows; ++r) q.top[r] = -__builtin_inff(), q.sum[r] = 0;
+    for (int64_t r = 0; r < q.rows; ++r) {
+      q.top[r] = -__builtin_inff(), q.sum[r] = 0;
+      if constexpr (Lens::active) lens_.start(q.h, q.i0 + r);
+    }
   }
 
   void pack(KeyTile& key) {
@@ -155,7 +161,10 @@ class Job {
         row_bits(*p_.mask.nodes, extent, q.i0 + r, key.j0 + skip, count, words);
         forbid(row, words, count);
       }
+      [[maybe_unused]] const Row seen{q.h, q.i0 + r, key.j0 + skip, count, row};
+      if constexpr (Lens::active) lens_.before(seen, {q.top[r], q.sum[r]});
       weigh(q, r, row, round_up(count, W));
+      if constexpr (Lens::active) lens_.after(seen, {q.top[r], q.sum[r]});
       if (p_.dropout > 0) drop(q.h, q.i0 + r, key.j0 + skip, count, row);
     }
     product<Left::rows, Result::add>(q.rows, plan_.padded_e, count - first, in_rows(scores_ + first, kTileKeys),
@@ -199,6 +208,7 @@ class Job {
     const View& out = plan_.call.out;
     float* lse = plan_.call.lse + (b_ * p_.h() + q.h) * p_.i() + q.i0;
     for (int64_t r = 0; r < q.rows; ++r) {
+      if constexpr (Lens::active) lens_.finish(q.h, q.i0 + r, {q.top[r], q.sum[r]});
       const bool empty = q.sum[r] == 0;
       const float factor = empty ? 0 : plan_.dropout.grow / q.sum[r];
       float* row = q.out + r * plan_.padded_e;
@@ -218,11 +228,12 @@ class Job {
   Segment rows_;
   int64_t first_head_, heads_, tiles_a_head_;
   float *key_ = nullptr, *value_ = nullptr, *scores_ = nullptr, *states_ = nullptr;
+  Lens lens_;
 };
 
-}  // namespace
-
-bool forward(const Forward& call) {
+// Runs every job of a call, each with the lens that `lens_of` makes for its batch row.
+template <class LensOf>
+bool sweep(const Forward& call, const LensOf& lens_of) {
   const Problem& p = call.problem;
   if (p.b() == 0 || p.h() == 0 || p.i() == 0) return true;
   const Plan plan(call);
@@ -232,8 +243,19 @@ bool forward(const Forward& call) {
     const int64_t pair = job / jobs_a_head, rest = job % jobs_a_head;
     // The last queries first: under a causal mask they are the longest jobs.
     const Segment rows = segments[segments.count() - 1 - rest / plan.chunks];
-    Job(plan, pair / p.g(), pair % p.g(), rest % plan.chunks, rows).run();
+    const int64_t b = pair / p.g();
+    Job(plan, b, pair % p.g(), rest % plan.chunks, rows, lens_of(b)).run();
   });
+}
+
+}  // namespace
+
+bool forward(const Forward& call) {
+  return sweep(call, [](int64_t) { return Unwatched{}; });
+}
+
+bool look(const Look& call) {
+  return sweep(call.forward, [&](int64_t b) { return Watch(call.forward.problem, call.notes, b); });
 }
 
 }  // namespace limelight::LIMELIGHT_ISA

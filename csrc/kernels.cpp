@@ -18,6 +18,6 @@ const Kernels kernels = {LIMELIGHT_TEXT(LIMELIGHT_ISA), forward,
 #else
                          nullptr,
 #endif
-};
+                         look, survey};
 
 }  // namespace limelight::LIMELIGHT_ISA

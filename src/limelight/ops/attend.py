@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from limelight.ops import lens_tiled, native, reference
+from limelight.ops import lens_native, lens_tiled, native, reference
 from limelight.ops.bias import Alibi
 from limelight.ops.lens import Lens
 from limelight.ops.mask_rules import Mask
@@ -118,16 +118,16 @@ def look(problem: Problem, lens: Lens, impl: Implementation) -> tuple[Tensor, Se
         raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
     choice = choose(problem, impl)
     lens.fit(problem.extent)
-    tensors = (problem.query, problem.key, problem.value, problem.bias)
-    trained = torch.is_grad_enabled() and any(
-        one is not None and one.requires_grad for one in tensors
-    )
-    if choice.impl == "native" or trained or problem.dropout:
+    form = lens_native if choice.impl == "native" else lens_tiled
+    out, found = form.look(problem, lens)
+    if _trains(problem) or (problem.dropout and form is lens_tiled):
         out = run(problem, impl)[0]
-        found = lens_tiled.statistics(problem, lens)
-    else:
-        out, found = lens_tiled.look(problem, lens)
     return out, Seen.of_problem(problem, lens, found)
+
+
+def _trains(problem: Problem) -> bool:
+    tensors = (problem.query, problem.key, problem.value, problem.bias, problem.slopes)
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
 
 
 def choose(problem: Problem, impl: Implementation) -> Choice:
