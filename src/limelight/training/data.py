@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -44,6 +44,7 @@ class Batch(NamedTuple):
         )
 
 
+@runtime_checkable
 class Task(Protocol):
     """Something to learn: batches for training, and what was held out."""
 

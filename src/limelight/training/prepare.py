@@ -28,7 +28,8 @@ class Material:
             self._text = Continuing.split(text, data.held_out)
             self.digest = _digest([text])
         else:
-            pairs = read_pairs(find(data.pairs, beside))
+            read = read_pairs(find(data.pairs, beside))
+            pairs = [pair for pair in read if not set(data.skip) & set("".join(pair))]
             self._pairs = Translating.split(pairs, data.held_out, settings.seed)
             self.digest = _digest([part for pair in pairs for part in pair])
         if not any(self._text) and not any(self._pairs):

@@ -62,6 +62,8 @@ class DataSettings:
     """the share kept for evaluation: the end of a text, or pairs drawn at random"""
     longest: int = 64
     """pairs with more tokens than this on either side are left out"""
+    skip: str = ""
+    """pairs with any of these signs are left out: placeholders and markup are only copied"""
 
     def __post_init__(self) -> None:
         if bool(self.text) == bool(self.pairs):

