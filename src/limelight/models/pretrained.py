@@ -12,6 +12,7 @@ from typing import Any, Literal, cast, overload
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from limelight.files import writing
 from limelight.models.config import Config
@@ -230,6 +231,17 @@ def _check_rest(
         )
 
 
+class _Unfilled(TorchFunctionMode):
+    """Leaves out `torch.nn.init`: drawing for meta tensors would import the whole compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return (kwargs or {}).get("tensor", args[0] if args else None)
+        return func(*args, **(kwargs or {}))
+
+
 def fill(
     config: Config,
     weights: Weights,
@@ -245,7 +257,7 @@ def fill(
         "transformer": Transformer,
     }
     # On the meta device no memory is filled with first weights that are thrown away at once.
-    with torch.device("meta"):
+    with torch.device("meta"), _Unfilled():
         model = kinds[config.kind](config)
     state: dict[str, Tensor] = {}
     for name, slot in model.state_dict().items():

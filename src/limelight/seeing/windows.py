@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from limelight.models.pretrained import Model
 from limelight.ops.lens import Lens
-from limelight.seeing.record import look
+from limelight.seeing.record import LENS, look
 from limelight.seeing.recording import Recording
-from limelight.shapes import OptionError
-
-if TYPE_CHECKING:
-    from limelight.models.pretrained import Model
+from limelight.shapes import OptionError, UnavailableError
 
 _SEARCH = 64
 """How far to look for the edge of a word: some scripts have none."""
-
-LENS = Lens(entropy=True, distance=True, received=True)
 
 
 class Window(NamedTuple):
@@ -46,18 +42,17 @@ def look_in_windows(
     >>> [(one.first, one.last) for one in look_in_windows(model, "tick tock " * 300, stride=400)]
     [(0, 510), (400, 600)]
     """
-    if not text.strip():
-        raise OptionError("text is empty: there is nothing to attend to")
     if model.tokens is None:
-        raise OptionError("model has no tokenizer, and without one a text has no tokens")
+        raise UnavailableError("this model came without a tokenizer: it cannot read a text")
     encoded = model.tokens.encode(text)
     spans = [span for span in encoded.spans if span[1] > span[0]]
     room = model.config.context - (len(encoded.spans) - len(spans))
     if stride is not None and not 0 < stride <= room:
         raise OptionError(f"stride must be 1 to {room}, a window's tokens, found {stride}")
-    starts = [0] if stride is None else _starts(len(spans), room, stride)
-    if len(spans) <= room:
-        return [Window(0, len(spans), len(spans), look(text, model=model, lens=lens))]
+    if stride is None or len(spans) <= room:
+        taken = min(room, len(spans))
+        return [Window(0, taken, len(spans), look(text, model=model, lens=lens))]
+    starts = _starts(len(spans), room, stride)
     return [_window(model, text, spans, first, room, lens) for first in starts]
 
 

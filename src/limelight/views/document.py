@@ -20,7 +20,7 @@ Labels are made by `visible`; they are text, to be shown as text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from limelight.seeing.tokens import Token
 from limelight.views.colours import DARK, LIGHT
 from limelight.views.labels import visible
 from limelight.views.packing import packed, packed_channels, packed_weights
-from limelight.views.telling import most_telling, set_apart
+from limelight.views.telling import opening, set_apart, tiles
 
 MOST_WEIGHTS = 10_000_000
 """A page holds no more weights than these (about 20 MB); longer texts are shown in runs."""
@@ -42,14 +42,12 @@ MOST_WEIGHTS = 10_000_000
 MOST_CHANNELS = 150_000
 """Numbers of query, key and value vectors on a page, so that a sentence stays under 1 MB."""
 
-_AT_ONCE = 1 << 22
-
 
 def document(
     recording: Recording, layer: int | None = None, head: int | None = None
 ) -> dict[str, Any]:
     """The recording as plain values, opening at a layer and head, or at the most telling link."""
-    choice = _choice(recording, layer, head)
+    choice = opening(recording, layer, head)
     run = _run_length(recording)
     same = recording.queries is recording.tokens
     apart = set_apart(recording)
@@ -81,20 +79,13 @@ def document(
     }
 
 
-def _choice(recording: Recording, layer: int | None, head: int | None) -> Link:
-    found = most_telling(recording, layer, head)
-    if found is not None:
-        return found
-    first = recording.layer_numbers[0] if layer is None else layer
-    return Link(first, recording.head_numbers[0] if head is None else head, 0, 0, 0.0)
-
-
 def _made(recording: Recording, run: int) -> str:
     layers, heads = len(recording.layers), len(recording.head_numbers)
     said = [f"{layers} layers", f"{heads} heads", f"{len(recording.tokens)} tokens"]
     if run > 1:
         said.append(f"shown in runs of {run}: weights to a run added, from a run averaged")
-    said += [f"{name}: {value}" for name, value in recording.made.items()]
+    # what the lens noted is no news to someone who looks at the weights themselves
+    said += [f"{name}: {value}" for name, value in recording.made.items() if name != "lens"]
     return visible(" · ".join(said), 400)
 
 
@@ -115,25 +106,17 @@ def _weights(seen: Seen, run: int) -> Tensor:
     """A layer's weights by runs: `h i j`; sums over keys and means over queries of a run."""
     _, heads, rows, columns = seen.extent
     if run == 1:
-        return torch.cat(list(_tiles(seen, 1)), dim=1)
+        return torch.cat(list(tiles(seen, 1)), dim=1)
     to = torch.zeros(columns, _runs(columns, run))
     to[torch.arange(columns), torch.arange(columns) // run] = 1
     merged = torch.zeros(heads, _runs(rows, run), to.shape[1])
     first = 0
-    for tile in _tiles(seen, run):
+    for tile in tiles(seen, run):
         for start in range(0, tile.shape[1], run):
             part = tile[:, start : start + run].mean(1)
             merged[:, (first + start) // run] = part @ to
         first += tile.shape[1]
     return merged
-
-
-def _tiles(seen: Seen, run: int) -> Iterator[Tensor]:
-    """All rows of a layer, a few whole runs at a time: `h r j`."""
-    _, heads, rows, columns = seen.extent
-    step = max(1, _AT_ONCE // max(1, heads * columns * run)) * run
-    for first in range(0, rows, step):
-        yield seen.rows(slice(first, first + step))[0].float().cpu()
 
 
 def _side(tokens: Sequence[Token], text: str, apart: set[int] | frozenset[int], run: int):

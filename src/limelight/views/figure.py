@@ -19,7 +19,7 @@ from limelight.seeing.tokens import Token
 from limelight.shapes import FileError, OptionError, UnavailableError
 from limelight.views.colours import LIGHT
 from limelight.views.labels import fit, visible
-from limelight.views.telling import most_telling, set_apart, spread
+from limelight.views.telling import opening, set_apart, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
 
     Without a layer and head: those of the most telling link.
     """
-    layer, head = _chosen(recording, layer, head)
+    layer, head, *_ = opening(recording, layer, head)
     rows, columns = _labels(recording.queries), _labels(recording.tokens)
     side = min(12.0, max(3.6, 0.36 * max(len(rows), len(columns)) + 1.2))
     figure = _figure(side + 0.8, side)
@@ -91,7 +91,7 @@ def token_graph(
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 
-    layer, head = _chosen(recording, layer, head)
+    layer, head, *_ = opening(recording, layer, head)
     if recording.queries is not recording.tokens:
         raise OptionError("a token graph is of one text, found a recording of two texts")
     links = _links(recording, layer, head, least)
@@ -170,15 +170,6 @@ def _scale() -> Colormap:
 
     anchors = [tuple(channel / 255 for channel in anchor) for anchor in LIGHT.scale]
     return LinearSegmentedColormap.from_list("limelight", anchors)  # pyright: ignore
-
-
-def _chosen(recording: Recording, layer: int | None, head: int | None) -> tuple[int, int]:
-    """The layer and head asked for, or those of the most telling link."""
-    found = None if layer is not None and head is not None else most_telling(recording, layer, head)
-    if found is not None:
-        return found.layer, found.head
-    first_layer, first_head = recording.layer_numbers[0], recording.head_numbers[0]
-    return first_layer if layer is None else layer, first_head if head is None else head
 
 
 def _links(

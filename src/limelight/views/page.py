@@ -27,7 +27,7 @@ _BODY_STYLE = "html,body{margin:0;background:Canvas}html{color-scheme:light dark
 
 def page(document: dict[str, Any]) -> str:
     """A whole HTML page for the document."""
-    script = _script()
+    script = _script("document")
     policy = "; ".join(
         [
             "default-src 'none'",
@@ -51,7 +51,7 @@ def page(document: dict[str, Any]) -> str:
 
 def fragment(document: dict[str, Any]) -> str:
     """The same view as a piece of HTML, to stand in a notebook or in any other page."""
-    return f"{_host(document)}<script>{_script()}</script>"
+    return f"{_host(document)}<script>{_script('host')}</script>"
 
 
 def _host(document: dict[str, Any]) -> str:
@@ -75,8 +75,11 @@ def safe_json(value: object) -> str:
 
 
 @cache
-def _script() -> str:
-    """All modules as one classic script, which mounts the view on the element before it."""
+def _script(keys: str) -> str:
+    """All modules as one classic script, which mounts the view on the element before it.
+
+    `keys` names where letter keys are listened to: `document` or `host`.
+    """
     names = _ordered("mount")
     parts = [_scoped(name) for name in names]
     style = safe_json((FOLDER / "page.css").read_text(encoding="utf-8"))
@@ -84,7 +87,7 @@ def _script() -> str:
     start = (
         "const host=document.currentScript.previousElementSibling;"
         'const data=JSON.parse(host.querySelector("script").textContent);'
-        f"$mount.mount(host,data,{style});"
+        f"$mount.mount(host,data,{style},{keys});"
     )
     script = '(()=>{"use strict";\n' + "\n".join(parts) + f"\n{start}\n}})();"
     if "</script" in script.lower() or "<!--" in script:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -57,15 +57,31 @@ def most_telling(
         step = max(1, _AT_ONCE // max(1, seen.extent.h * seen.extent.j))
         for first in range(0, seen.extent.i, step):
             weights = seen.rows(slice(first, first + step))[0, positions].float().cpu()
-            telling = weights * value(first, first + weights.shape[1])
-            place = int(telling.argmax())
-            found = float(telling.flatten()[place])
+            values = weights * value(first, first + weights.shape[1])
+            place = int(values.argmax())
+            found = float(values.flatten()[place])
             if found > 0 and (best is None or found > best[0]):
-                at, rest = divmod(place, telling[0].numel())
-                row, column = divmod(rest, telling.shape[2])
+                at, rest = divmod(place, values[0].numel())
+                row, column = divmod(rest, values.shape[2])
                 weight = float(weights[at, row, column])
                 best = found, Link(number, heads[at], first + row, column, weight)
     return None if best is None else best[1]
+
+
+def opening(recording: Recording, layer: int | None = None, head: int | None = None) -> Link:
+    """The link that a view opens at: the most telling, else the first token's look at the first."""
+    found = most_telling(recording, layer, head)
+    if found is not None:
+        return found
+    layer = recording.layer_numbers[0] if layer is None else layer
+    head = recording.head_numbers[0] if head is None else head
+    return Link(layer, head, 0, 0, float(recording.weights(layer, head)[0, 0]))
+
+
+def telling(recording: Recording, link: Link) -> float:
+    """The value by which `most_telling` chose a link."""
+    reach = _reach(recording)(link.query, link.query + 1)
+    return link.weight * float(reach[0, link.key])
 
 
 def _reach(recording: Recording) -> Callable[[int, int], torch.Tensor]:
@@ -88,6 +104,14 @@ def _reach(recording: Recording) -> Callable[[int, int], torch.Tensor]:
         return value * (query_counts[rows, None] & key_counts[None])
 
     return reach
+
+
+def tiles(seen: Seen, run: int = 1) -> Iterator[torch.Tensor]:
+    """All rows of a layer, some whole runs of rows at a time: `h r j`."""
+    _, heads, rows, columns = seen.extent
+    step = max(1, _AT_ONCE // max(1, heads * columns * run)) * run
+    for first in range(0, rows, step):
+        yield seen.rows(slice(first, first + step))[0].float().cpu()
 
 
 def spread(seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:

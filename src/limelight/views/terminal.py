@@ -9,20 +9,61 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from rich.color import Color
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions
 from rich.style import Style
 from rich.text import Text
 from torch import Tensor
-from torch.nn.functional import adaptive_max_pool2d
 
+from limelight.seeing.recording import Recording
 from limelight.views.colours import DARK, LIGHT, shade
 from limelight.views.labels import columns as width_of
-from limelight.views.labels import fit
+from limelight.views.labels import fit, visible
+from limelight.views.telling import set_apart, tiles
 
 _SHADES = " ░▒▓█"
 _WIDEST_LABEL = 14
 _MOST_ROWS = 48
+
+
+def heat_map(recording: Recording, layer: int, head: int, mark: int | None = None) -> HeatMap:
+    """One head of a recording, what is set apart left blank, one row pointed at."""
+    return HeatMap(
+        recording.weights(layer, head),
+        [visible(token.text, _WIDEST_LABEL) for token in recording.queries],
+        [visible(token.text, _WIDEST_LABEL) for token in recording.tokens],
+        set_apart(recording),
+        mark,
+    )
+
+
+def strongest_links(recording: Recording, count: int = 8) -> Links:
+    """The strongest links of all heads, sinks and punctuation set apart."""
+    return Links(
+        [
+            (
+                f"layer {link.layer} head {link.head}",
+                visible(recording.queries[link.query].text, 40),
+                visible(recording.tokens[link.key].text, 40),
+                link.weight,
+            )
+            for link in recording.strongest(count).links
+        ]
+    )
+
+
+def all_heads(recording: Recording, chosen: tuple[int, int] | None = None) -> Heads:
+    """Every head by the weight of its strongest link, sinks and punctuation set apart."""
+    plain = torch.tensor([k not in set_apart(recording) for k in range(len(recording.tokens))])
+    values = [
+        torch.stack([(rows * plain).amax((1, 2)) for rows in tiles(seen)]).amax(0)
+        for seen in recording.layers
+    ]
+    position = None
+    if chosen is not None:
+        position = recording.layer_numbers.index(chosen[0]), recording.head_position(chosen[1])
+    return Heads(torch.stack(values), recording.layer_numbers, recording.head_numbers, position)
 
 
 @dataclass(frozen=True)
@@ -42,7 +83,7 @@ class HeatMap:
     mark: int | None = None
     """the row to point at"""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """The map in the width and the colours of this console."""
         label = min(_WIDEST_LABEL, max((width_of(row) for row in self.rows), default=1))
         room = options.max_width - label - 6
@@ -66,8 +107,7 @@ class HeatMap:
         shown = self.weights.float().cpu().clone()
         for column in self.apart:
             shown[:, column] = 0.0
-        size = (min(shown.shape[0], _MOST_ROWS), min(shown.shape[1], room))
-        return shown if size == tuple(shown.shape) else adaptive_max_pool2d(shown[None], size)[0]
+        return _coarser(_coarser(shown, _MOST_ROWS).T, max(room, 1)).T
 
     def _numbers(self, cell: int) -> str:
         return "".join(f"{column % 100:>2} "[:cell] for column in range(len(self.columns)))
@@ -82,15 +122,21 @@ class HeatMap:
             line.append_text(ink.cell(step / 8, 2))
         line.append(f" {peak:.3f}", style="dim")
         if not whole:
-            line.append(
-                f"  each cell the strongest of up to "
-                f"{-(-len(self.rows) // min(len(self.rows), _MOST_ROWS))} rows under it",
-                style="dim",
-            )
+            line.append("  the strongest weight under each cell", style="dim")
         yield line
         if self.apart and whole:
             names = ", ".join(f"{column}" for column in sorted(self.apart)[:8])
             yield Text(f"{' ' * (label + 4)}set apart: columns {names}", style="dim")
+
+
+def _coarser(table: Tensor, most: int) -> Tensor:
+    """At most so many rows, each the greatest of the rows that fall into it."""
+    count = table.shape[0]
+    if count <= most:
+        return table
+    cells = torch.arange(count) * most // count
+    empty = table.new_zeros(most, table.shape[1])
+    return empty.scatter_reduce(0, cells[:, None].expand_as(table), table, "amax")
 
 
 @dataclass(frozen=True)
@@ -100,7 +146,7 @@ class Links:
     links: Sequence[tuple[str, str, str, float]]
     """where, asker, answerer, weight"""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """One line a link, with a bar as long as its weight."""
         wide = [
             min(18, max(map(width_of, labels), default=0))
@@ -127,15 +173,17 @@ class Heads:
     values: Tensor
     """`layers heads`"""
     layers: Sequence[int]
+    heads: Sequence[int]
+    """their numbers"""
     chosen: tuple[int, int] | None = None
+    """the position of one to point at"""
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """A small table of shades; the chosen head in brackets."""
         ink = _Ink.of(console)
-        count = self.values.shape[1]
-        cell = 4 if 4 * count + 10 <= options.max_width else 2
+        cell = 4 if 4 * len(self.heads) + 10 <= options.max_width else 2
         if cell == 4:
-            yield Text("     head " + "".join(f"{head:^4}" for head in range(count)), style="dim")
+            yield Text("     head " + "".join(f"{head:^4}" for head in self.heads), style="dim")
         for place, (layer, row) in enumerate(zip(self.layers, self.values.tolist(), strict=True)):
             line = Text(f" layer {layer:>2} ", style="dim")
             for head, value in enumerate(row):

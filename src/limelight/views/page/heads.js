@@ -27,6 +27,7 @@ export function createHeads(store, numbers) {
   }
 
   function build(view) {
+    const focused = thumbs.some(({ group }) => group === root.getRootNode().activeElement);
     const width = LEFT + heads * CELL;
     const total = TOP + layers.length * CELL;
     root.setAttribute("viewBox", `0 0 ${width} ${total}`);
@@ -45,6 +46,7 @@ export function createHeads(store, numbers) {
       for (let head = 0; head < heads; head += 1) thumbs.push(thumb(view, layer, head));
     });
     root.replaceChildren(...parts, ...thumbs.map((each) => each.group));
+    if (focused) thumbs[view.state.layer * heads + view.state.head].group.focus();
   }
 
   function thumb(view, layer, head) {

@@ -14,8 +14,11 @@ import { derive } from "./view.js";
 
 const STRUCTURAL = ["layer", "head", "sinks", "log", "words", "scheme", "systemDark"];
 
-/** Show the document inside `host`, dressed by the style sheet `css`. */
-export async function mount(host, document_, css) {
+/**
+ * Show the document inside `host`, dressed by the style sheet `css`.
+ * Letter keys work while the focus is inside; on a page of its own, `keys` can be the whole page.
+ */
+export async function mount(host, document_, css, keys = host) {
   const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
   const sheet = new CSSStyleSheet();
   sheet.replaceSync(css);
@@ -25,9 +28,10 @@ export async function mount(host, document_, css) {
   const store = createStore(opening(spec));
   const panels = createPanels(store, numbers);
   const controls = createControls(store, spec);
-  const page = html("article", { class: "limelight", keydown: keyboard(store, spec) },
+  const page = html("article", { class: "limelight" },
     header(spec, controls), panels.sentence.element, grid(panels, store, spec), footer(spec));
   root.replaceChildren(page);
+  keys.addEventListener("keydown", keyboard(store, spec));
 
   let view = null;
   const palette = (state) => {

@@ -15,8 +15,17 @@ export function createSentence(store) {
   });
   const story = html("p", { class: "story", "aria-live": "polite" });
   let buttons = [];
+  let labels = null;
 
   function draw(view) {
+    // the same buttons stay while they can: a new one would not have the focus
+    if (labels !== view.rows.labels) build(view);
+    labels = view.rows.labels;
+    focus(view);
+  }
+
+  function build(view) {
+    const focused = buttons.includes(list.getRootNode().activeElement);
     const cursor = Math.min(asking(view.state) ?? 0, view.rows.labels.length - 1);
     buttons = view.rows.labels.map((label, token) => html("button", {
       type: "button",
@@ -29,7 +38,7 @@ export function createSentence(store) {
       click: () => lock(token),
     }, shorten(label, 40)));
     list.replaceChildren(...buttons);
-    focus(view);
+    if (focused) buttons[cursor].focus();
   }
 
   function hover(token) {

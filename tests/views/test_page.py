@@ -1,0 +1,200 @@
+"""The page in a real browser, opened from a file as a person would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import pytest
+from pointing import said_at
+
+from limelight.seeing.recording import Recording
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Open = Callable[..., "Page"]
+
+
+def fills(page: Page) -> list[str]:
+    """The colours of the heat map, in reading order."""
+    return page.locator("svg.heatmap .cells rect").evaluate_all(
+        "all => all.map(one => one.getAttribute('fill'))"
+    )
+
+
+def test_hover_shows_the_weight_of_the_cell(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    weights = sentence.weights(3, 1)
+    tokens = [token.text for token in sentence.tokens]
+    for row, column in [(10, 2), (0, 0), (15, 15), (6, 8), (10, 10), (3, 14)]:
+        said = said_at(page, row, column, len(tokens))
+        assert said == f"{tokens[row]} → {tokens[column]} {weights[row, column]:.3f}"
+
+
+def test_it_opens_at_it_and_animal(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    assert page.get_by_label("Layer", exact=True).input_value() == "3"
+    assert page.get_by_label("Head", exact=True).input_value() == "1"
+    assert page.locator(".story").inner_text().startswith("it looks at animal 0.677")
+
+
+def test_every_weight_prints_as_the_original(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    for layer, head in [(0, 0), (2, 11), (5, 7)]:
+        page.get_by_label("Layer", exact=True).select_option(str(layer))
+        page.get_by_label("Head", exact=True).select_option(str(head))
+        exact = sentence.weights(layer, head)
+        for row, column in [(1, 1), (4, 12), (9, 0), (14, 13)]:
+            said = said_at(page, row, column, exact.shape[1])
+            assert said.split()[-1] == f"{exact[row, column]:.3f}"
+
+
+def test_choices_change_the_picture(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    pictures = [fills(page)]
+
+    def changed() -> None:
+        pictures.append(fills(page))
+        assert pictures[-1] != pictures[-2]
+
+    page.get_by_label("Next head").click()
+    changed()
+    page.get_by_label("Layer", exact=True).select_option("0")
+    changed()
+    for name in ("Sinks", "Log scale", "Words"):
+        page.get_by_role("button", name=name, exact=True).click()
+        changed()
+
+
+def test_words_are_merged_as_the_recording_merges_them(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    page.get_by_role("button", name="Words", exact=True).click()
+    merged = sentence.by_words()
+    words = [token.text for token in merged.tokens]
+    assert "didn't" in words
+    exact = merged.weights(3, 1)
+    row = words.index("didn't")
+    for column in range(len(words)):
+        said = said_at(page, row, column, len(words))
+        assert said.startswith(f"didn't → {words[column]} ")
+        assert float(said.split()[-1]) == pytest.approx(float(exact[row, column]), abs=6e-4)
+
+
+def test_sinks_are_blank_until_asked_for(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    columns = len(sentence.tokens)
+    assert len(set(fills(page)[::columns])) == 1
+    page.get_by_role("button", name="Sinks", exact=True).click()
+    assert len(set(fills(page)[::columns])) > 4
+
+
+def test_a_token_is_locked_and_let_go(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    street = page.get_by_role("button", name="street", exact=True)
+    street.click()
+    assert street.get_attribute("aria-pressed") == "true"
+    page.get_by_role("button", name="tired", exact=True).hover()
+    assert page.locator(".story").inner_text().startswith("street looks at")
+    page.keyboard.press("Escape")
+    assert street.get_attribute("aria-pressed") == "false"
+    page.get_by_role("button", name="tired", exact=True).hover()
+    page.get_by_role("button", name="cross", exact=True).hover()
+    assert page.locator(".story").inner_text().startswith("cross looks at")
+
+
+def test_everything_is_reached_by_keyboard(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    page.get_by_role("button", name="it", exact=True).focus()
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".story").inner_text().startswith("was looks at")
+    page.keyboard.press("Enter")
+    assert (
+        page.get_by_role("button", name="was", exact=True).get_attribute("aria-pressed") == "true"
+    )
+    before = fills(page)
+    page.keyboard.press("h")
+    assert page.get_by_label("Head", exact=True).input_value() == "2"
+    page.keyboard.press("Shift+L")
+    assert page.get_by_label("Layer", exact=True).input_value() == "2"
+    assert fills(page) != before
+    page.get_by_role("button", name="layer 2, head 2").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.get_by_label("Layer", exact=True).input_value() == "3"
+    assert page.get_by_label("Head", exact=True).input_value() == "3"
+    nameless = page.locator("button, select, [role=button]").evaluate_all(
+        "all => all.map(one => one.getAttribute('aria-label') || one.textContent)"
+        ".filter(name => !name.trim()).length"
+    )
+    assert nameless == 0
+
+
+def test_links_follow_the_token(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    assert "0.677" in page.locator("svg.arcs").inner_html()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="street", exact=True).hover()
+    held = page.locator("svg.arcs path").count()
+    page.get_by_role("button", name="it", exact=True).click()
+    page.get_by_role("button", name="it", exact=True).click()
+    page.locator("h3").first.hover()
+    assert page.locator("svg.arcs path").count() > held
+
+
+def test_steps_show_the_numbers_of_the_computation(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    from limelight.ops.sources import Call
+
+    source = sentence.seen(3).source
+    assert isinstance(source, Call)
+    query, key = source.problem.query[0, 1, 10], source.problem.key[0, 1, 2]
+    row = page.locator(".steps tbody tr").first.inner_text().split()
+    product, score, weight = (float(each.replace("−", "-")) for each in row[1:4])
+    assert row[0] == "animal"
+    assert product == pytest.approx(float(query @ key), abs=0.02)
+    assert score == pytest.approx(float(query @ key) * source.problem.scale, abs=0.01)
+    assert weight == 0.677
+    assert page.locator(".steps .closing").last.inner_text().split() == ["all", "1.000"]
+
+
+def test_all_heads_are_there_and_can_be_chosen(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    assert page.locator(".thumb").count() == 72
+    page.get_by_role("button", name="layer 5, head 11").click()
+    assert page.get_by_label("Layer", exact=True).input_value() == "5"
+    assert "Layer 5, head 11" in page.locator(".caption").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_follows_the_systems_colours(sentence: Recording, opened: Open, scheme: str) -> None:
+    page = opened(sentence, color_scheme=scheme)
+    assert page.locator("article").get_attribute("data-scheme") == scheme
+    page.get_by_role("button", name="Auto").click()
+    page.get_by_role("button", name="Light").click()
+    assert page.locator("article").get_attribute("data-scheme") == "dark"
+
+
+def test_pictures_are_saved_as_svg_and_png(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    for card in ("heatmap", "arcs", "heads"):
+        for ending in ("SVG", "PNG"):
+            with page.expect_download() as waiting:
+                page.locator(f".card.{card}").get_by_role("button", name=ending).click()
+            saved = Path(waiting.value.path()).read_bytes()
+            assert waiting.value.suggested_filename == f"{card}-layer3-head1.{ending.lower()}"
+            if ending == "PNG":
+                assert saved.startswith(b"\x89PNG")
+                assert len(saved) > 3_000
+            else:
+                assert ElementTree.fromstring(saved).tag.endswith("svg")
+            if card != "heads" and ending == "SVG":
+                assert "animal" in saved.decode()
+
+
+def test_a_phone_needs_no_sideways_scrolling(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence, viewport={"width": 360, "height": 740})
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= 360

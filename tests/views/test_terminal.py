@@ -1,0 +1,101 @@
+"""Terminal pictures: eighty columns, with colour, with shades, and in plain ASCII."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from hostile_tokens import HOSTILE
+from rich.console import Console
+
+from limelight.seeing.recording import Recording
+from limelight.views import terminal
+from limelight.views.labels import columns
+
+
+def printed(
+    picture: object, *, width: int = 80, colour: bool = False, encoding: str = "utf-8"
+) -> str:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    system = "truecolor" if colour else None
+    console = Console(file=file, width=width, force_terminal=colour, color_system=system)
+    console.print(picture)
+    return raw.getvalue().decode(encoding)
+
+
+def pictures(recording: Recording) -> list[object]:
+    layer, head = recording.layer_numbers[-1], recording.head_numbers[0]
+    return [
+        terminal.heat_map(recording, layer, head, mark=1),
+        terminal.strongest_links(recording, 5),
+        terminal.all_heads(recording, (layer, head)),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_nothing_passes_eighty_columns(
+    sentence: Recording, hostile: Recording, encoding: str
+) -> None:
+    for recording in (sentence, hostile):
+        for picture in pictures(recording):
+            for line in printed(picture, encoding=encoding).splitlines():
+                assert columns(line) <= 80
+
+
+def test_without_colour_shades_tell_strong_from_weak(sentence: Recording) -> None:
+    lines = printed(terminal.heat_map(sentence, 3, 1)).splitlines()
+    row = next(line for line in lines if line.startswith(" 10 it"))
+    assert row.count("█") == 3
+    assert row.index("█") == 11 + 3 * 2
+    assert "\x1b" not in "".join(lines)
+
+
+def test_ascii_shows_tenths_of_the_greatest(sentence: Recording) -> None:
+    text = printed(terminal.heat_map(sentence, 3, 1), encoding="ascii")
+    row = next(line for line in text.splitlines() if line.startswith(" 10 it"))
+    assert row.split()[2:].count("9") == 1
+
+
+def test_colour_is_one_block_a_cell(sentence: Recording) -> None:
+    text = printed(terminal.heat_map(sentence, 3, 1), colour=True)
+    assert "\x1b[48;2;247;254;157m" in text  # the strongest: the top of the scale
+
+
+def test_links_say_who_looks_at_whom(sentence: Recording) -> None:
+    text = printed(terminal.strongest_links(sentence, 200))
+    assert any(
+        "layer 3 head 1" in line and "it" in line and "animal" in line and "0.677" in line
+        for line in text.splitlines()
+    )
+
+
+def test_the_chosen_head_is_bracketed(sentence: Recording) -> None:
+    lines = printed(terminal.all_heads(sentence, (3, 1))).splitlines()
+    chosen = [line for line in lines if "[" in line]
+    assert len(chosen) == 1
+    assert chosen[0].startswith(" layer  3")
+
+
+def test_hostile_tokens_send_nothing_to_the_terminal(hostile: Recording) -> None:
+    for picture in pictures(hostile):
+        text = printed(picture)
+        assert not {"\x1b", "\x07", "\x00", "\u202e", "\t"} & set(text)
+    labels = printed(terminal.heat_map(hostile, 0, 0))
+    assert "<script>" in labels
+    assert "[bold]markup[" in labels
+
+
+def test_a_long_text_is_pooled_to_the_width() -> None:
+    weights = torch.zeros(1, 500, 500)
+    weights[0, :, 0] = 0.5
+    weights[0, 250, 400] = 1.0
+    recording = Recording.of_weights([weights], [f"t{k}" for k in range(500)])
+    lines = printed(
+        terminal.HeatMap(weights[0], [str(k) for k in range(500)], HOSTILE)
+    ).splitlines()
+    assert len(lines) < 60
+    assert sum("█" in line for line in lines[:-1]) == 1
+    assert max(columns(line) for line in lines) <= 80
+    assert printed(terminal.all_heads(recording))
