@@ -15,7 +15,8 @@ import limelight as ll
 
 def _package_folder(module: str) -> Path:
     spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.submodule_search_locations, f"{module} is not installed"
+    assert spec is not None, f"{module} is not installed"
+    assert spec.submodule_search_locations
     return Path(next(iter(spec.submodule_search_locations)))
 
 

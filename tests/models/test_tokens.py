@@ -77,7 +77,8 @@ def test_stream_gives_whole_characters_and_the_same_text(smollm2: ll.Decoder) ->
 
 
 def test_special_tokens(minilm: ll.Encoder, smollm2: ll.Decoder) -> None:
-    assert minilm.tokens is not None and smollm2.tokens is not None
+    assert minilm.tokens is not None
+    assert smollm2.tokens is not None
     assert minilm.tokens.special == {0, 100, 101, 102, 103}
     assert smollm2.tokens.end == (2,)
     assert smollm2.tokens.begin == 1

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import typer
 
+from limelight.cli.embed import embed
+from limelight.cli.generate import generate
+from limelight.cli.show import show
 from limelight.cli.train import train
+from limelight.cli.translate import translate
 from limelight.cli.worked import worked
 
 app = typer.Typer(
@@ -19,8 +23,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(show)
 app.command()(worked)
 app.command()(train)
+app.command()(translate)
+app.command()(generate)
+app.command()(embed)
 
 
 @app.callback()

@@ -1,0 +1,101 @@
+"""`limelight embed`: one vector for each line of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def embed(
+    file: Annotated[Path, typer.Argument(help="Text, one sentence a line; - reads from stdin.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help=".npy or .parquet; FILE.npy unless given.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="minilm, or a folder with an encoder.")] = "minilm",
+) -> None:
+    """Turn every line of a text file into a vector; line n becomes row n."""
+    from limelight.models.encoder import Encoder
+    from limelight.models.pretrained import load
+    from limelight.shapes import OptionError
+
+    target = _target(file, output)
+    texts = _lines(file)
+    encoder = load(model)
+    if not isinstance(encoder, Encoder):
+        raise OptionError(f"model {model!r} is no encoder, which embed needs")
+    vectors = encoder.embed(texts)
+    if target.suffix == ".npy":
+        _write_npy(vectors, target)
+    else:
+        _write_parquet(texts, vectors, target)
+    typer.echo(f"{target}: {vectors.shape[0]} × {vectors.shape[1]}")
+
+
+def _target(file: Path, output: Path | None) -> Path:
+    """Where to write, known to be possible before anything is computed."""
+    from limelight.files import writing
+    from limelight.shapes import OptionError, UnavailableError
+
+    if output is None:
+        if str(file) == "-":
+            raise OptionError("--output must be given when the text comes from stdin")
+        output = file.with_suffix(".npy")
+    if output.suffix not in (".npy", ".parquet"):
+        raise OptionError(f"--output must end in .npy or .parquet, found {output.name!r}")
+    if output.suffix == ".parquet":
+        try:
+            import pyarrow  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        except ImportError as error:
+            raise UnavailableError(
+                "pyarrow is not installed: pip install limelight[tables]"
+            ) from error
+    with writing(output.with_name(f".{output.name}.probe")):
+        pass
+    output.with_name(f".{output.name}.probe").unlink()
+    return output
+
+
+def _lines(file: Path) -> list[str]:
+    import sys
+
+    from limelight.shapes import FileError
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{file}: not UTF-8 text: {error}") from error
+    # Only line feeds end a line: rows must agree with what other tools count.
+    lines = text.replace("\r\n", "\n").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        raise FileError(f"{file}: holds no text")
+    return lines
+
+
+def _write_npy(vectors: Tensor, target: Path) -> None:
+    import numpy as np
+
+    from limelight.files import writing
+
+    with writing(target) as temporary:
+        np.save(temporary, vectors.numpy())
+
+
+def _write_parquet(texts: list[str], vectors: Tensor, target: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from limelight.files import writing
+
+    values = pa.array(vectors.numpy().reshape(-1))
+    rows = pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
+    with writing(target) as temporary:
+        pq.write_table(pa.table({"text": texts, "embedding": rows}), temporary)

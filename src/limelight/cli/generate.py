@@ -1,0 +1,76 @@
+"""`limelight generate`: text from a language model, as it is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from limelight.models.reader import Writer
+
+
+def generate(
+    model: Annotated[str, typer.Argument(help="smollm2, a checkpoint, a folder or a GGUF file.")],
+    prompt: Annotated[str, typer.Argument(help="The text to continue.")],
+    max_tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest only.")] = None,
+    top_p: Annotated[float, typer.Option(help="Draw among the likeliest that reach p.")] = 1.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1: repeat less.")] = 1.0,
+    beams: Annotated[int, typer.Option(help="Follow so many continuations at once.")] = 1,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text (repeatable).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes drawing repeatable.")] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Ask by the model's chat template.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Continue a prompt with a language model, token by token.
+
+    The prompt is continued as it is; with --chat it becomes a question to the assistant.
+    """
+    from limelight.models.beam import Beam
+    from limelight.models.generate import generate as write
+    from limelight.models.generate import stream
+    from limelight.models.sampling import Sampling
+
+    # Options are checked before the model is loaded.
+    how = Sampling(temperature, top_k, top_p, repetition_penalty) if beams == 1 else Beam(beams)
+    writer = _writer(model)
+    asked = _asked(writer, prompt) if chat else prompt
+    stops = stop or []
+    if json:
+        from json import dumps
+
+        answer = write(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed)
+        found = {"prompt": asked, "text": answer.text, "ids": answer.ids, "ended": answer.ended}
+        typer.echo(dumps(found, ensure_ascii=False))
+        return
+    if not chat:
+        typer.echo(prompt, nl=False)
+    if isinstance(how, Beam):
+        typer.echo(write(writer, asked, max_tokens=max_tokens, how=how, stop=stops).text)
+        return
+    for piece in stream(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed):
+        typer.echo(piece, nl=False)
+    typer.echo()
+
+
+def _writer(model: str) -> Writer:
+    from limelight.models.encoder import Encoder
+    from limelight.models.pretrained import load
+    from limelight.shapes import OptionError
+
+    found = load(model)
+    if isinstance(found, Encoder):
+        raise OptionError(f"model {model!r} is an encoder, which writes no text")
+    return found
+
+
+def _asked(writer: Writer, prompt: str) -> str:
+    from limelight.shapes import UnavailableError
+
+    if writer.tokens is None:
+        raise UnavailableError("this model came without a tokenizer")
+    return writer.tokens.chat([{"role": "user", "content": prompt}])

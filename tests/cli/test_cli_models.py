@@ -1,0 +1,112 @@
+"""`limelight generate` and `limelight embed`, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import limelight as ll
+from limelight.cli.app import app
+from limelight.shapes import FileError, OptionError
+
+PROMPT = "The capital of France is"
+
+
+def run(*arguments: str, stdin: str | None = None) -> str:
+    result = CliRunner().invoke(app, list(arguments), input=stdin, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_generate_streams_the_text() -> None:
+    assert run("generate", "smollm2", PROMPT, "--max-tokens", "4") == f"{PROMPT} Paris.\n\n\n"
+
+
+def test_generate_json() -> None:
+    found = json.loads(
+        run("generate", "smollm2", PROMPT, "--max-tokens", "6", "--stop", ".", "--json")
+    )
+    assert found["prompt"] == PROMPT
+    assert found["text"] == " Paris"
+    assert found["ended"] == "stop"
+    assert len(found["ids"]) == 2
+
+
+def test_generate_options_reach_the_model(tmp_path: Path) -> None:
+    from limelight.models.tokens import Tokens
+
+    model = ll.Decoder(ll.Config.gpt2(vocabulary=27, width=16, layers=1, heads=2, context=64))
+    model.tokens = Tokens.characters("abcdefghijklmnopqrstuvwxyz")
+    ll.save(model, tmp_path)
+    model.eval()
+    how = ll.Sampling(1.3, 9, 0.9, 1.2)
+    expected = ll.generate(model, "abc", max_tokens=20, how=how, seed=5)
+    options = "--max-tokens 20 --temperature 1.3 --top-k 9 --top-p 0.9 --repetition-penalty 1.2"
+    assert run("generate", str(tmp_path), "abc", *options.split(), "--seed", "5") == (
+        f"abc{expected.text}\n"
+    )
+    beam = ll.generate(model, "abc", max_tokens=9, how=ll.Beam(3))
+    assert run("generate", str(tmp_path), "abc", "--max-tokens", "9", "--beams", "3") == (
+        f"abc{beam.text}\n"
+    )
+
+
+def test_generate_refuses_before_loading(untyped: None) -> None:
+    with pytest.raises(OptionError, match="temperature must be at least 0"):
+        run("generate", "smollm2", PROMPT, "--temperature", "-1")
+    with pytest.raises(OptionError, match="'minilm' is an encoder"):
+        run("generate", "minilm", PROMPT)
+
+
+def test_errors_are_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "limelight", "generate", "no/such/model", "x"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("limelight: no/such/model: no such file or folder")
+    assert done.stderr.count("\n") == 1
+
+
+def test_embed_writes_npy_and_parquet(tmp_path: Path) -> None:
+    lines = ["A cat sat.", "", "Stocks fell, said the bank's chairman."]
+    source = tmp_path / "lines.txt"
+    source.write_text("\n".join(lines) + "\n")
+    expected = ll.load("minilm").embed(lines).numpy()
+    assert run("embed", str(source)) == f"{tmp_path / 'lines.npy'}: 3 × 384\n"
+    assert np.array_equal(np.load(tmp_path / "lines.npy"), expected)
+    target = tmp_path / "table.parquet"
+    run("embed", "-", "--output", str(target), stdin="\n".join(lines))
+    table = pq.read_table(target)
+    assert table["text"].to_pylist() == lines
+    assert np.array_equal(np.array(table["embedding"].to_pylist(), np.float32), expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "lines.npy", "lines.txt", "table.parquet",
+    ]  # fmt: skip
+
+
+def test_embed_refuses(tmp_path: Path) -> None:
+    source = tmp_path / "lines.txt"
+    with pytest.raises(FileError, match=r"lines\.txt: cannot be read: No such file"):
+        run("embed", str(source))
+    source.write_text("")
+    with pytest.raises(FileError, match=r"lines\.txt: holds no text"):
+        run("embed", str(source))
+    source.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(FileError, match=r"lines\.txt: not UTF-8"):
+        run("embed", str(source))
+    source.write_text("text")
+    with pytest.raises(OptionError, match=r"must end in \.npy or \.parquet, found 'x\.csv'"):
+        run("embed", str(source), "-o", "x.csv")
+    with pytest.raises(FileError, match=r"cannot be written"):
+        run("embed", str(source), "-o", str(tmp_path / "none" / "x.npy"))
+    with pytest.raises(OptionError, match="--output must be given"):
+        run("embed", "-", stdin="text")
+    assert [path.name for path in tmp_path.iterdir()] == ["lines.txt"]
