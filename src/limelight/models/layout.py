@@ -86,7 +86,7 @@ def _continue(tokens: Tensor, arange: Tensor, reach: Mask | None, cache: Cache) 
     return Layout(
         tokens,
         starts[:, None] + arange,
-        cache.length + n - 1,
+        max(cache.lengths) + n - 1,
         filled if mask is None else mask & filled,
         None,
     )
