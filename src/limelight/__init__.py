@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from limelight.ops.masks import window as window
     from limelight.ops.packed import attend_packed as attend_packed
     from limelight.ops.seen import Seen as Seen
+    from limelight.seeing.record import look as look
+    from limelight.seeing.recording import Recording as Recording
+    from limelight.seeing.steps import steps as steps
+    from limelight.seeing.watch import watch as watch
     from limelight.shapes import LimelightError as LimelightError
 
 __version__ = "0.1.0"
@@ -87,6 +91,10 @@ _HOME = {
     "stream": "models.generate",
     "Sampling": "models.sampling",
     "Beam": "models.beam",
+    "Recording": "seeing.recording",
+    "look": "seeing.record",
+    "steps": "seeing.steps",
+    "watch": "seeing.watch",
     "LimelightError": "shapes",
 }
 """Where each public name lives."""

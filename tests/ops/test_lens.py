@@ -14,8 +14,9 @@ from torch import Tensor
 import limelight as ll
 from limelight.ops import lens_tiled, reference
 from limelight.ops.lens import Lens
+from limelight.ops.mask_parts import part_of
 from limelight.ops.mask_rules import Extent, Mask
-from limelight.ops.mask_tiles import Place, allowed_at, for_heads
+from limelight.ops.mask_tiles import Place, allowed_at
 from limelight.ops.problem import check_problem
 from limelight.ops.seen import Seen
 from limelight.shapes import OptionError
@@ -214,8 +215,8 @@ def test_a_part_of_a_mask_is_the_part_of_its_dense_form(mask):
     place = Place(extent, slice(1, 2), slice(2, 4), rows, range(6, 15))
     part = allowed_at(mask, place).expand(1, 2, 5, 9)
     assert torch.equal(part, whole[1:2, 2:4][:, :, rows, 6:15])
-    chosen = for_heads(mask, [3, 0]).dense(19, 23, b=2, h=2)
-    assert torch.equal(chosen, whole[:, [3, 0]])
+    chosen = part_of(mask, heads=[3, 0], row=1).dense(19, 23, b=1, h=2)
+    assert torch.equal(chosen, whole[1:, [3, 0]])
 
 
 def test_drill_down_equals_the_dense_weights():
@@ -234,6 +235,9 @@ def test_drill_down_equals_the_dense_weights():
     close(some.dense(), weights[:, [3, 0]])
     assert torch.equal(some.top.indices, seen.top.indices[:, [3, 0]])
     assert torch.equal(some.received, seen.received[:, [3, 0]])
+    one = some.batch_row(1)
+    close(one.dense(), weights[1:, [3, 0]])
+    assert torch.equal(one.map.max, some.map.max[1:])
 
 
 def test_dense_refuses_beyond_its_limit():

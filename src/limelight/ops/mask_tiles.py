@@ -1,4 +1,4 @@
-"""A mask asked for a part: some rows and columns, so that nothing n² is made, or some heads.
+"""A mask asked for some rows and columns only, so that nothing n² is made.
 
 `allowed_at(mask, place)` equals `mask.allowed(extent, device)` taken at those places. Each rule has
 its own few lines; a mask of an unknown kind is asked whole and then cut.
@@ -6,7 +6,7 @@ its own few lines; a mask of an unknown kind is asked whole and then cut.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 
 import torch
@@ -160,37 +160,3 @@ def _between(behind: Tensor, left: int | None, right: int | None) -> Tensor:
     if right is not None:
         inside &= behind >= -right
     return inside
-
-
-@singledispatch
-def for_heads(mask: Mask, heads: list[int]) -> Mask:  # noqa: ARG001
-    """The mask for some of the heads; most rules are the same for all."""
-    return mask
-
-
-@for_heads.register
-def _(mask: Blocks, heads: list[int]) -> Mask:
-    return mask if mask.layout.shape[0] == 1 else replace(mask, layout=mask.layout[heads])
-
-
-@for_heads.register
-def _(mask: Dense, heads: list[int]) -> Mask:
-    shared = mask.tensor.ndim < 3 or mask.tensor.shape[-3] == 1
-    return mask if shared else Dense(mask.tensor[..., heads, :, :])
-
-
-@for_heads.register
-def _(mask: Documents, heads: list[int]) -> Mask:
-    if mask.inside is None:
-        return mask
-    return Documents(mask.lengths, mask.key_lengths, for_heads(mask.inside, heads))
-
-
-@for_heads.register
-def _(mask: Both, heads: list[int]) -> Mask:
-    return Both(for_heads(mask.first, heads), for_heads(mask.second, heads))
-
-
-@for_heads.register
-def _(mask: Either, heads: list[int]) -> Mask:
-    return Either(for_heads(mask.first, heads), for_heads(mask.second, heads))

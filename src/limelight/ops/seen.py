@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -173,18 +173,25 @@ class Seen(TensorLike):
         for head in heads:
             if not 0 <= head < self.extent.h:
                 raise OptionError(f"heads names head {head}, expected 0 to {self.extent.h - 1}")
-        chosen = list(heads)
+        return self._part(self.extent._replace(h=len(heads)), heads=list(heads))
 
-        def pick(part: object) -> object:
-            if isinstance(part, Tensor):
-                return part[:, chosen]
-            return (
-                type(part)(*(one[:, chosen] for one in part)) if isinstance(part, tuple) else part
-            )
+    def batch_row(self, row: int) -> Seen:
+        """What was seen of one row of the batch, as a batch of one."""
+        if not 0 <= row < self.extent.b:
+            raise OptionError(f"row must be one of 0 to {self.extent.b - 1}, found {row}")
+        return self._part(self.extent._replace(b=1), row=row)
 
-        statistics = Statistics(*(pick(part) for part in self.statistics))  # type: ignore[arg-type]
-        source = None if self.source is None else self.source.heads(chosen)
-        return Seen(self.extent._replace(h=len(chosen)), self.lens, statistics, source)
+    def _part(self, extent: Extent, heads: list[int] | None = None, row: int | None = None) -> Seen:
+        def pick(found: Any) -> Any:
+            if isinstance(found, Links | Pooled):
+                return type(found)(*map(pick, found))
+            if found is not None and heads is not None:
+                found = found[:, heads]
+            return found if found is None or row is None else found[row : row + 1]
+
+        statistics = Statistics(*map(pick, self.statistics))
+        source = None if self.source is None else self.source.part(heads=heads, row=row)
+        return Seen(extent, self.lens, statistics, source)
 
     def _row_index(self, rows: Sequence[int] | slice | Tensor) -> Tensor:
         size = self.extent.i

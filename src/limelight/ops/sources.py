@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from limelight.ops.lens_tiled import scores_at
-from limelight.ops.mask_tiles import Place, for_heads
+from limelight.ops.mask_parts import part_of, part_of_table
+from limelight.ops.mask_tiles import Place
 from limelight.ops.problem import Problem
 
 
@@ -21,8 +22,8 @@ class Source(Protocol):
         """The weights of some queries on a run of keys: `b h r c`; `lse` is `b h r`."""
         ...
 
-    def heads(self, heads: list[int]) -> Source:
-        """The same of some heads."""
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> Source:
+        """The same of some heads, or of one row of the batch."""
         ...
 
 
@@ -54,22 +55,26 @@ class Call:
             base = torch.where(empty, 0.0, lse)[..., None]
             return torch.exp(scores_at(self.problem, place) - base)
 
-    def heads(self, heads: list[int]) -> Call:
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> Call:
         problem = self.problem
-        group = problem.query.shape[1] // problem.key.shape[1]
-        owners = [head // group for head in heads]
-        bias, slopes, mask = problem.bias, problem.slopes, problem.mask
-        if bias is not None and bias.shape[1] != 1:
-            bias = bias[:, heads]
+        query, key, value, slopes = problem.query, problem.key, problem.value, problem.slopes
+        if heads is not None:
+            group = query.shape[1] // key.shape[1]
+            owners = [head // group for head in heads]
+            query, key, value = query[:, heads], key[:, owners], value[:, owners]
+            slopes = None if slopes is None else slopes[heads]
+        if row is not None:
+            query, key, value = (one[row : row + 1] for one in (query, key, value))
+        bias, mask = problem.bias, problem.mask
         return Call(
             replace(
                 problem,
-                query=problem.query[:, heads],
-                key=problem.key[:, owners],
-                value=problem.value[:, owners],
-                bias=bias,
-                slopes=None if slopes is None else slopes[heads],
-                mask=None if mask is None else for_heads(mask, heads),
+                query=query,
+                key=key,
+                value=value,
+                slopes=slopes,
+                bias=None if bias is None else part_of_table(bias, heads=heads, row=row),
+                mask=None if mask is None else part_of(mask, heads=heads, row=row),
             )
         )
 
@@ -83,31 +88,45 @@ class Dense:
     def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
         return self.tensor[:, :, rows, columns.start : columns.stop]
 
-    def heads(self, heads: list[int]) -> Dense:
-        return Dense(self.tensor[:, heads])
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> Dense:
+        tensor = self.tensor if heads is None else self.tensor[:, heads]
+        return Dense(tensor if row is None else tensor[row : row + 1])
+
+
+class Part(NamedTuple):
+    """One of the calls of `Parts`."""
+
+    queries: int
+    first_key: int
+    """where its keys begin among the keys of all"""
+    keys: int
+    source: Source
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
     """Calls one after the other, such as a prompt and the tokens generated after it.
 
-    The queries of each part follow those of the part before; all see a prefix of the same keys.
+    The queries of each part follow those of the part before; each sees a run of the same keys.
     """
 
-    parts: tuple[tuple[int, int, Source], ...]
-    """queries, keys and source of each part"""
+    parts: tuple[Part, ...]
 
     def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
         result = lse.new_zeros(*lse.shape, len(columns))
         first = 0
-        for queries, keys, source in self.parts:
-            here = ((rows >= first) & (rows < first + queries)).nonzero()[:, 0]
-            seen = range(min(columns.start, keys), min(columns.stop, keys))
-            if len(here) and len(seen):
-                own = source.weights(rows[here] - first, seen, lse[:, :, here])
-                result[:, :, here, : len(seen)] = own
-            first += queries
+        for part in self.parts:
+            here = ((rows >= first) & (rows < first + part.queries)).nonzero()[:, 0]
+            start = max(columns.start, part.first_key)
+            stop = max(start, min(columns.stop, part.first_key + part.keys))
+            if len(here) and stop > start:
+                own = range(start - part.first_key, stop - part.first_key)
+                found = part.source.weights(rows[here] - first, own, lse[:, :, here])
+                result[:, :, here, start - columns.start : stop - columns.start] = found
+            first += part.queries
         return result
 
-    def heads(self, heads: list[int]) -> Parts:
-        return Parts(tuple((i, j, source.heads(heads)) for i, j, source in self.parts))
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> Parts:
+        return Parts(
+            tuple(one._replace(source=one.source.part(heads=heads, row=row)) for one in self.parts)
+        )

@@ -35,6 +35,10 @@ class LazyMask(TensorLike):
     dtype = torch.bool
     ndim = 4
 
+    def contiguous(self) -> LazyMask:
+        """Itself: generate() asks for this before it calls the model."""
+        return self
+
     def dense(self) -> Tensor:
         """The mask as a bool tensor `b 1 i j`."""
         b, _, i, j = self.shape
@@ -74,11 +78,14 @@ def lazy_mask(
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: Callable[..., Any] | None = None,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | LazyMask | None = None,
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> LazyMask:
     """What `AttentionMaskInterface` calls: the mask of a call as a rule."""
+    if isinstance(attention_mask, LazyMask):
+        # generate() with a static cache makes the mask before it calls the model.
+        return attention_mask
     from transformers.masking_utils import causal_mask_function
 
     function = causal_mask_function if mask_function is None else mask_function

@@ -103,7 +103,7 @@ def _look_inside(
     written, aim = (None, "") if target is None else _encode(tokens, target, limit)
     keep = lens.keep and len(encoded.ids) <= FLOW_LIMIT
     notes = _Notes(lens, [modules[number] for number in numbers], keep)
-    notes.run(model, torch.tensor([encoded.ids]), written and torch.tensor([written.ids]))
+    notes.run(model, torch.tensor([encoded.ids]), written and _shifted(tokens, written.ids))
     made = _made(lens, taken, aim)
     rows = () if written is None else _tokens(tokens, target or "", written)
     return Recording(
@@ -190,6 +190,12 @@ def _encode(tokens: Tokens, text: str, limit: int) -> tuple[Encoded, str]:
     if len(whole.ids) <= limit:
         return whole, f"all {len(whole.ids)} tokens"
     return tokens.encode(text, limit=limit), f"the first {limit} of {len(whole.ids)} tokens"
+
+
+def _shifted(tokens: Tokens, target: list[int]) -> Tensor:
+    """What a model is given while it writes the target: the row of a token is how it came about."""
+    before = [] if tokens.begin is None else [tokens.begin]
+    return torch.tensor([[*before, *target][: len(target)]])
 
 
 def _tokens(tokens: Tokens, text: str, encoded: Encoded) -> tuple[Token, ...]:

@@ -1,0 +1,150 @@
+"""Calls that follow one another, put together: a prompt and the tokens generated after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.ops.lens import Links, Statistics
+from limelight.ops.seen import Seen
+from limelight.ops.sources import Call, Part, Parts
+from limelight.shapes import ShapeError
+
+
+class Piece(NamedTuple):
+    """What was seen of one call, and where its first key stands in the text."""
+
+    seen: Seen
+    first_key: int
+
+    @property
+    def last_key(self) -> int:
+        """One past its last key."""
+        return self.first_key + self.seen.extent.j
+
+
+def join(pieces: Sequence[Piece]) -> Seen:
+    """One `Seen` whose queries are those of all pieces, in order, over the keys of all.
+
+    What belongs to a query is put side by side, what keys receive is added up. Pooled maps of
+    different calls cover different cells and have no common map: they are left out.
+    """
+    if len(pieces) == 1 and pieces[0].first_key == 0:
+        return pieces[0].seen
+    b, h, _, _ = pieces[0].seen.extent
+    for piece in pieces:
+        if piece.seen.extent[:2] != (b, h):
+            raise ShapeError(
+                f"pieces must all be of b = {b}, h = {h}, found {tuple(piece.seen.extent)}"
+            )
+    keys = max(piece.last_key for piece in pieces)
+    found = [piece.seen.statistics for piece in pieces]
+
+    def rows(part: Callable[[Statistics], Tensor | None]) -> Tensor | None:
+        tensors = [tensor for one in found if (tensor := part(one)) is not None]
+        return torch.cat(tensors, dim=2) if len(tensors) == len(found) else None
+
+    lse = rows(lambda one: one.lse)
+    assert lse is not None
+    statistics = Statistics(
+        lse=lse,
+        max_score=rows(lambda one: one.max_score),
+        top=_join_links([one.top for one in found], pieces),
+        entropy=rows(lambda one: one.entropy),
+        distance=rows(lambda one: one.distance),
+        columns=rows(lambda one: one.columns),
+        band=rows(lambda one: one.band),
+        received=_join_received(pieces, keys),
+        value_top=_join_links([one.value_top for one in found], pieces),
+    )
+    extent = pieces[0].seen.extent._replace(i=lse.shape[2], j=keys)
+    lens = replace(pieces[0].seen.lens, map=None, value_map=None)
+    return Seen(extent, lens, statistics, _join_sources(pieces))
+
+
+def _join_links(links: list[Links | None], pieces: Sequence[Piece]) -> Links | None:
+    weights: list[Tensor] = []
+    indices: list[Tensor] = []
+    for one, piece in zip(links, pieces, strict=True):
+        if one is None:
+            return None
+        weights.append(one.weights)
+        indices.append(torch.where(one.indices < 0, -1, one.indices + piece.first_key))
+    return Links(torch.cat(weights, dim=2), torch.cat(indices, dim=2))
+
+
+def _join_received(pieces: Sequence[Piece], keys: int) -> Tensor | None:
+    total: Tensor | None = None
+    for seen, first in pieces:
+        received = seen.statistics.received
+        if received is None:
+            return None
+        if total is None:
+            total = received.new_zeros(*received.shape[:2], keys)
+        total[..., first : first + received.shape[2]] += received
+    return total
+
+
+def _join_sources(pieces: Sequence[Piece]) -> Parts | None:
+    parts: list[Part] = []
+    for seen, first in pieces:
+        if seen.source is None:
+            return None
+        parts.append(Part(seen.extent.i, first, seen.extent.j, seen.source))
+    return Parts(tuple(parts))
+
+
+def continues(before: Piece, after: Piece) -> bool:
+    """True where the keys that both calls saw are the same numbers, as with a growing cache."""
+    if before.seen.extent[:2] != after.seen.extent[:2]:
+        return False
+    one, two = before.seen.source, after.seen.source
+    if not isinstance(one, Call) or not isinstance(two, Call):
+        return True
+    start = max(before.first_key, after.first_key)
+    stop = min(before.last_key, after.last_key)
+    if stop <= start:
+        return False
+    old = one.problem.key[:, :, start - before.first_key : stop - before.first_key]
+    new = two.problem.key[:, :, start - after.first_key : stop - after.first_key]
+    if old.data_ptr() == new.data_ptr() and old.stride() == new.stride():
+        return True
+    return torch.equal(old, new)
+
+
+def share_keys(before: Piece, after: Piece) -> Piece:
+    """`before` with its keys and values taken from `after`, where those hold them all.
+
+    A cache that grows by copying makes new keys at each token; without this a recording of n tokens
+    would hold n²/2 of them.
+    """
+    one, two = before.seen.source, after.seen.source
+    if not isinstance(one, Call) or not isinstance(two, Call):
+        return before
+    if before.first_key < after.first_key or before.last_key > after.last_key:
+        return before
+    start = before.first_key - after.first_key
+    run = slice(start, start + before.seen.extent.j)
+    key, value = two.problem.key[:, :, run], two.problem.value[:, :, run]
+    source = Call(replace(one.problem, key=key, value=value))
+    return before._replace(seen=replace(before.seen, source=source))
+
+
+def own_keys(piece: Piece) -> Piece:
+    """The piece with keys and values of its own, where theirs may be written over.
+
+    A static cache writes each token into one buffer, and a sliding one over the oldest. What was
+    written in place shows by its version; inference tensors have none, and are copied to be safe.
+    """
+    source = piece.seen.source
+    if not isinstance(source, Call):
+        return piece
+    key, value = source.problem.key, source.problem.value
+    if not key.is_inference() and not value.is_inference() and not key._version + value._version:
+        return piece
+    problem = replace(source.problem, key=key.clone(), value=value.clone())
+    return piece._replace(seen=replace(piece.seen, source=Call(problem)))
