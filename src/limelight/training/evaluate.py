@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.models.generate import generate
 from limelight.models.transformer import Transformer
 from limelight.shapes import OptionError, UnavailableError
 from limelight.training.data import IGNORED, Batch, Task
 from limelight.training.distributed import Group
 from limelight.training.settings import Precision
 from limelight.training.sources import Pair
+from limelight.training.translate import translate
 
 
 class HeldOut(NamedTuple):
@@ -76,33 +76,6 @@ def evaluate(
     return HeldOut(group.add_up(total).item() / predicted)
 
 
-def translate(
-    model: Transformer, texts: Sequence[str], *, max_tokens: int | None = None, rows: int = 64
-) -> Iterator[str]:
-    """The most likely next word at each step (greedy), for each text in its order.
-
-    Texts are written together, as many as `rows` of about the same length.
-
-    Args:
-        model: a trained encoder–decoder with its tokenizer.
-        texts: the sources.
-        max_tokens: how long a translation may become; the model's context unless given.
-        rows: texts that are written together.
-    """
-    if not isinstance(model, Transformer):
-        raise OptionError(
-            f"model must be an encoder–decoder, found a {type(model).__name__.lower()}"
-        )
-    most = model.config.context - 1 if max_tokens is None else max_tokens
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    done: dict[int, str] = {}
-    for at in range(0, len(order), rows):
-        places = order[at : at + rows]
-        answers = generate(model, [texts[place] for place in places], max_tokens=most)
-        done.update(zip(places, (answer.text for answer in answers), strict=True))
-    yield from (done[place] for place in range(len(texts)))
-
-
 def bleu(model: Transformer, pairs: Sequence[Pair], *, max_tokens: int) -> Bleu:
     """BLEU of greedy translations against the targets (sacrebleu, its own tokenisation)."""
     try:
@@ -110,7 +83,7 @@ def bleu(model: Transformer, pairs: Sequence[Pair], *, max_tokens: int) -> Bleu:
     except ModuleNotFoundError:
         raise UnavailableError("BLEU needs sacrebleu: pip install limelight[training]") from None
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    written = list(translate(model, sources, max_tokens=max_tokens))
+    written = translate(model, sources, max_tokens=max_tokens)
     return Bleu(
         sacrebleu.corpus_bleu(written, [targets]).score,
         sacrebleu.corpus_bleu(sources, [targets]).score,

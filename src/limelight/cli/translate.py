@@ -1,0 +1,47 @@
+"""`limelight translate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def translate(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A checkpoint of an encoder–decoder, or the folder of its run.")
+    ],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="What to translate; without it, each line of standard input."),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Also write how the translation looks at the text: .html, .safetensors."),
+    ] = None,
+) -> None:
+    """Translate texts, each to a line."""
+    from limelight.shapes import OptionError
+
+    texts = list(text) if text else _lines()
+    if save is not None and len(texts) != 1:
+        raise OptionError(f"--save records one text, found {len(texts)}")
+
+    from limelight.training.translate import load_translator
+    from limelight.training.translate import translate as run
+
+    model = load_translator(checkpoint)
+    for source, written in zip(texts, run(model, texts), strict=True):
+        # A translation may hold line breaks of its own; a line is a text.
+        print(" ".join(written.splitlines()))
+        if save is not None:
+            from limelight.seeing.record import look
+
+            look(source, model, target=written).save(save)
+
+
+def _lines() -> list[str]:
+    import sys
+
+    return [line.rstrip("\n") for line in sys.stdin if line.strip()]
