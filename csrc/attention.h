@@ -122,6 +122,8 @@ struct Kernels {
   bool (*backward)(const Backward&);
   bool (*look)(const Look&);
   bool (*survey)(const Survey&);
+  double (*peak_gflops)(int threads, double seconds);
+  double (*read_gbytes)(int threads, int64_t bytes, int passes);
 };
 
 }  // namespace limelight

@@ -344,6 +344,11 @@ NB_MODULE(_kernels, m) {
     return found;
   }, "The builds that this CPU can run, the best first.");
   m.def("threads", &thread_limit, "How many threads the next call may use.");
+  m.def("peak_gflops", [](int threads, double seconds) { return chosen().peak_gflops(threads, seconds); },
+        nb::arg("threads"), nb::arg("seconds"), "Fused multiply-adds in registers, two operations each, in 1e9 a second.");
+  m.def("read_gbytes", [](int threads, int64_t bytes, int passes) {
+    return chosen().read_gbytes(threads, bytes, passes);
+  }, nb::arg("threads"), nb::arg("bytes"), nb::arg("passes"), "Bytes read from memory, in 1e9 a second.");
   m.def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), "Writes out and lse.");

@@ -251,6 +251,7 @@ bool sweep(const Forward& call, const LensOf& lens_of) {
 }  // namespace
 
 bool forward(const Forward& call) {
+  if (decode_suits(call.problem)) return decode(call);
   return sweep(call, [](int64_t) { return Unwatched{}; });
 }
 

@@ -7,17 +7,12 @@ namespace limelight::LIMELIGHT_ISA {
 #define LIMELIGHT_TEXT_OF(x) #x
 
 extern const Kernels kernels;
-const Kernels kernels = {LIMELIGHT_TEXT(LIMELIGHT_ISA), forward,
-#ifdef LIMELIGHT_HAS_decode
-                         decode,
-#else
-                         nullptr,
-#endif
+const Kernels kernels = {LIMELIGHT_TEXT(LIMELIGHT_ISA), forward, decode,
 #ifdef LIMELIGHT_HAS_backward
                          backward,
 #else
                          nullptr,
 #endif
-                         look, survey};
+                         look, survey, peak_gflops, read_gbytes};
 
 }  // namespace limelight::LIMELIGHT_ISA

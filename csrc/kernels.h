@@ -7,8 +7,12 @@ namespace limelight::LIMELIGHT_ISA {
 
 bool forward(const Forward& call);    // forward.cpp
 bool decode(const Forward& call);     // decode.cpp
+bool decode_suits(const Problem& p);  // decode.cpp: whether it is the faster way
 bool backward(const Backward& call);  // backward.cpp
 bool look(const Look& call);          // forward.cpp
 bool survey(const Survey& call);      // lens.cpp
+
+double peak_gflops(int threads, double seconds);             // measure.cpp
+double read_gbytes(int threads, int64_t bytes, int passes);  // measure.cpp
 
 }  // namespace limelight::LIMELIGHT_ISA
