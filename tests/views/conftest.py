@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from hostile_tokens import HOSTILE
 
 from limelight.seeing.recording import Recording
+from views.hostile_tokens import HOSTILE
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 
-from hostile_tokens import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
 
 from limelight.views.labels import columns, fit, visible
+from views.hostile_tokens import HOSTILE
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=[]), max_size=60))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from pointing import said_at
 
 from limelight.seeing.recording import Recording
+from views.pointing import said_at
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

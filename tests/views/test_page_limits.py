@@ -12,8 +12,6 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from hostile_tokens import HOSTILE
-from pointing import said_at
 
 import limelight as ll
 from limelight import views
@@ -22,6 +20,8 @@ from limelight.seeing.tokens import plain_tokens
 from limelight.views.document import document
 from limelight.views.labels import visible
 from limelight.views.page import FOLDER, safe_json
+from views.hostile_tokens import HOSTILE
+from views.pointing import said_at
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -6,12 +6,12 @@ import io
 
 import pytest
 import torch
-from hostile_tokens import HOSTILE
 from rich.console import Console
 
 from limelight.seeing.recording import Recording
 from limelight.views import terminal
 from limelight.views.labels import columns
+from views.hostile_tokens import HOSTILE
 
 
 def printed(
