@@ -19,7 +19,8 @@ struct Dropout {
   float grow;          // 1/(1 − dropout): what the kept weights are multiplied by
 
   explicit Dropout(const Problem& p)
-      : seed(mix(mix(static_cast<uint32_t>(p.seed)) ^ static_cast<uint32_t>(p.seed >> 32))), grow(static_cast<float>(1 / (1 - p.dropout))) {
+      : seed(mix(mix(static_cast<uint32_t>(p.seed)) ^ static_cast<uint32_t>(p.seed >> 32))),
+        grow(static_cast<float>(1 / (1 - p.dropout))) {
     const double words = p.dropout * 4294967296.0;
     threshold = words >= 4294967295.0 ? 0xFFFFFFFFu : static_cast<uint32_t>(words);
   }

@@ -11,10 +11,12 @@
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
-constexpr int64_t kTileRows = 48;      // queries of a tile: its scores stay in the first and second cache
-constexpr int64_t kTileKeys = 256;     // keys of a tile: packed once for all query tiles of a job
-constexpr int64_t kJobRows = 384;      // queries of a job, over all heads that share its keys
-constexpr double kWorthThread = 4e5;   // multiply-adds that pay for waking another thread
+constexpr int64_t kTileRows = 48;   // queries of a tile: its scores stay in the first and second cache
+constexpr int64_t kTileKeys = 256;  // keys of a tile: packed once for all query tiles of a job
+constexpr int64_t kScoreStride =
+    kTileKeys + NR;                   // a row of scores; not a power of two, which would crowd the cache
+constexpr int64_t kJobRows = 384;     // queries of a job, over all heads that share its keys
+constexpr double kWorthThread = 4e5;  // multiply-adds that pay for waking another thread
 
 static_assert(kTileRows % MR == 0 && kTileKeys % NR == 0 && kTileKeys % kWordKeys == 0);
 
@@ -26,7 +28,6 @@ struct Plan {
   int64_t heads_a_job, chunks;  // of a group of query heads
   int64_t rows_a_job;           // queries of one head
   int threads;
-  bool value_in_place;  // V's rows serve as they are
   Dropout dropout;
 
   explicit Plan(const Forward& c)
@@ -40,13 +41,12 @@ struct Plan {
     const int64_t all = p.b() * p.g() * chunks * p.i();
     const int64_t even = round_up((all + 4 * threads - 1) / (4 * threads), kTileRows);
     rows_a_job = greater(kTileRows, smaller(kJobRows / heads_a_job, even) / kTileRows * kTileRows);
-    value_in_place = p.value.dtype == Dtype::f32 && e % NR == 0 && p.value.stride[2] == e;
   }
 
   int64_t tiles_a_job() const { return heads_a_job * (rows_a_job / kTileRows); }
   int64_t tile_floats() const { return kTileRows * (d + padded_e + 2); }
   size_t floats() const {
-    const int64_t shared = kTileKeys * d + (value_in_place ? 0 : kTileKeys * padded_e) + kTileRows * kTileKeys;
+    const int64_t shared = kTileKeys * (d + padded_e) + kTileRows * kScoreStride;
     return static_cast<size_t>(tiles_a_job() * tile_floats() + shared);
   }
 };
@@ -63,9 +63,8 @@ struct QueryTile {
 // The keys that a job looks at now.
 struct KeyTile {
   int64_t j0, count;
-  const float* key;  // packed panels
-  const float* value;
-  int64_t value_stride;
+  const float* key;    // packed panels
+  const float* value;  // packed columns
 };
 
 // `Lens` is Watch, or Unwatched.
@@ -79,8 +78,8 @@ class Job {
     tiles_a_head_ = (rows.end - rows.begin + kTileRows - 1) / kTileRows;
     float* at = scratch(plan.floats());
     key_ = at, at += kTileKeys * plan.d;
-    scores_ = at, at += kTileRows * kTileKeys;
-    if (!plan.value_in_place) value_ = at, at += kTileKeys * plan.padded_e;
+    scores_ = at, at += kTileRows * kScoreStride;
+    value_ = at, at += kTileKeys * plan.padded_e;
     states_ = at;
   }
 
@@ -91,7 +90,7 @@ class Job {
     if (p_.mask) keys = key_range(*p_.mask.nodes, {b_, first_head_, p_.i(), p_.j()}, rows_.begin, rows_.end);
     for (int64_t j0 = keys.low; j0 < keys.high; j0 += kTileKeys) {
       if (interrupted()) return;
-      KeyTile key{j0, smaller(kTileKeys, keys.high - j0), nullptr, nullptr, 0};
+      KeyTile key{j0, smaller(kTileKeys, keys.high - j0), nullptr, nullptr};
       for (int64_t t = 0; t < tiles; ++t) visit(tile(t), key);
     }
     for (int64_t t = 0; t < tiles; ++t) finish(tile(t));
@@ -103,7 +102,8 @@ class Job {
     float* at = states_ + t * plan_.tile_floats();
     float* out = at + kTileRows * plan_.d;
     float* top = out + kTileRows * plan_.padded_e;
-    return {first_head_ + t / tiles_a_head_, i0, smaller(kTileRows, rows_.end - i0), at, out, top, top + kTileRows};
+    return {
+        first_head_ + t / tiles_a_head_, i0, smaller(kTileRows, rows_.end - i0), at, out, top, top + kTileRows};
   }
 
   void start(int64_t t) {
@@ -124,13 +124,11 @@ class Job {
       using T = decltype(type);
       pack_panels(static_cast<T>(p_.key.data) + p_.key.at(b_, g_, key.j0), p_.key.stride[2], key.count, plan_.d,
                   key_);
-      T value = static_cast<T>(p_.value.data) + p_.value.at(b_, g_, key.j0);
-      if (!plan_.value_in_place) pack_rows(value, p_.value.stride[2], key.count, plan_.e, plan_.padded_e, value_);
+      pack_columns(static_cast<T>(p_.value.data) + p_.value.at(b_, g_, key.j0), p_.value.stride[2], key.count,
+                   plan_.e, value_);
     });
     key.key = key_;
     key.value = value_;
-    if (plan_.value_in_place) key.value = static_cast<const float*>(p_.value.data) + p_.value.at(b_, g_, key.j0);
-    key.value_stride = plan_.padded_e;
   }
 
   // One tile of queries against one tile of keys.
@@ -150,9 +148,9 @@ class Job {
     const int64_t skip = (low - key.j0) / NR * NR;  // whole panels before the first key seen
     const int64_t first = low - key.j0 - skip, count = high - key.j0 - skip;
     product<Left::columns, Result::set>(q.rows, round_up(count, NR), plan_.d, in_packed_blocks(q.query, plan_.d),
-                                        in_panels(key.key + skip * plan_.d, plan_.d), scores_, kTileKeys);
+                                        in_panels(key.key + skip * plan_.d, plan_.d), scores_, kScoreStride);
     for (int64_t r = 0; r < q.rows; ++r) {
-      float* row = scores_ + r * kTileKeys;
+      float* row = scores_ + r * kScoreStride;
       if (adjusts(p_)) adjust_row(p_, b_, q.h, q.i0 + r, key.j0 + skip, count, row);
       for (int64_t t = 0; t < first; ++t) row[t] = -__builtin_inff();
       for (int64_t t = count; t % W; ++t) row[t] = -__builtin_inff();
@@ -167,9 +165,9 @@ class Job {
       if constexpr (Lens::active) lens_.after(seen, {q.top[r], q.sum[r]});
       if (p_.dropout > 0) drop(q.h, q.i0 + r, key.j0 + skip, count, row);
     }
-    product<Left::rows, Result::add>(q.rows, plan_.padded_e, count - first, in_rows(scores_ + first, kTileKeys),
-                                     in_rows_of(key.value + (skip + first) * key.value_stride, key.value_stride),
-                                     q.out, plan_.padded_e);
+    const RightMatrix value{key.value + (skip + first) * NR, NR, key.count * NR};
+    product<Left::rows, Result::add>(q.rows, plan_.padded_e, count - first, in_rows(scores_ + first, kScoreStride),
+                                     value, q.out, plan_.padded_e);
   }
 
   // Scores become weights that lack only the division by their sum.

@@ -287,8 +287,7 @@ inline void bits_documents(const MaskNode& m, const Extent& x, int64_t i, int64_
 
 // Bit t of the words says whether query i may see key j0 + t, for t < count ≤ kMaxWords·64; the bits after
 // them are 0.
-inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, int64_t count,
-                     uint64_t* words) {
+inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, int64_t count, uint64_t* words) {
   switch (m.rule) {
     case Rule::band: {
       const int64_t p = i + shift_of(m, x) - j0;

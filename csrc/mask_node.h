@@ -19,14 +19,14 @@ enum class Rule : int64_t {
 
 struct MaskNode {
   Rule rule;
-  int64_t low, high;             // band, stride
-  int64_t step;                  // stride
-  int64_t aligned, shift;        // band; span: aligned
-  const int64_t* table;          // span, anchors, documents
-  const uint8_t* bytes;          // blocks, dense
-  int64_t size[4], stride[4];    // blocks: size = heads rows columns; dense: the strides
-  int64_t rows_of, columns_of;   // blocks: queries and keys of a block
-  int64_t count;                 // documents
+  int64_t low, high;               // band, stride
+  int64_t step;                    // stride
+  int64_t aligned, shift;          // band; span: aligned
+  const int64_t* table;            // span, anchors, documents
+  const uint8_t* bytes;            // blocks, dense
+  int64_t size[4], stride[4];      // blocks: size = heads rows columns; dense: the strides
+  int64_t rows_of, columns_of;     // blocks: queries and keys of a block
+  int64_t count;                   // documents
   const MaskNode *first, *second;  // both, either; first: the rule inside documents, or null
 };
 

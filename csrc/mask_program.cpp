@@ -128,8 +128,6 @@ MaskProgram::MaskProgram(const std::vector<int64_t>& program, const std::vector<
 
 MaskProgram::~MaskProgram() = default;
 
-Mask MaskProgram::mask() const {
-  return {nodes_.data(), static_cast<int64_t>(nodes_.size()), i_, j_};
-}
+Mask MaskProgram::mask() const { return {nodes_.data(), static_cast<int64_t>(nodes_.size()), i_, j_}; }
 
 }  // namespace limelight

@@ -142,7 +142,9 @@ LIMELIGHT_INLINE vh narrow(vf x, bf16) {
 
 #if defined(__AVX512F__)
 LIMELIGHT_INLINE vf widen(vh bits, f16) { return (vf)_mm512_maskz_cvtph_ps(0xffff, (__m256i)bits); }
-LIMELIGHT_INLINE vh narrow(vf x, f16) { return (vh)_mm512_maskz_cvtps_ph(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT); }
+LIMELIGHT_INLINE vh narrow(vf x, f16) {
+  return (vh)_mm512_maskz_cvtps_ph(0xffff, (__m512)x, _MM_FROUND_TO_NEAREST_INT);
+}
 #elif defined(__F16C__) && defined(__AVX2__)
 LIMELIGHT_INLINE vf widen(vh bits, f16) { return (vf)_mm256_cvtph_ps((__m128i)bits); }
 LIMELIGHT_INLINE vh narrow(vf x, f16) { return (vh)_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT); }
@@ -244,8 +246,8 @@ LIMELIGHT_INLINE void transpose_stage(vf (&row)[W]) {
 #if defined(__AVX512F__)
     row[r] = __builtin_shufflevector(a, b, L(0), L(1), L(2), L(3), L(4), L(5), L(6), L(7), L(8), L(9), L(10),
                                      L(11), L(12), L(13), L(14), L(15));
-    row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3), O(4), O(5), O(6), O(7), O(8), O(9),
-                                         O(10), O(11), O(12), O(13), O(14), O(15));
+    row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3), O(4), O(5), O(6), O(7), O(8), O(9), O(10),
+                                         O(11), O(12), O(13), O(14), O(15));
 #elif defined(__AVX2__)
     row[r] = __builtin_shufflevector(a, b, L(0), L(1), L(2), L(3), L(4), L(5), L(6), L(7));
     row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3), O(4), O(5), O(6), O(7));

@@ -152,6 +152,19 @@ void pack_blocks(const T* from, int64_t stride, int64_t count, int64_t depth, fl
   }
 }
 
+// Rows of `from` as panels of NR columns, into[panel][row][c], columns after the last are 0. This is B of
+// O = P·V: the lines of a panel follow one another, so that it fits the first cache whatever the strides.
+template <class T>
+void pack_columns(const T* from, int64_t stride, int64_t count, int64_t width, float* into) {
+  for (int64_t r = 0; r < count; ++r) {
+    const T* row = from + r * stride;
+    float* to = into + r * NR;
+    int64_t c = 0;
+    for (; c + NR <= width; c += NR, to += count * NR) store(to, load(row + c)), store(to + W, load(row + c + W));
+    if (c < width) read_row(row + c, to, width - c, NR);
+  }
+}
+
 // Rows of `from` as dense float rows of `padded` ≥ width columns, the rest 0.
 template <class T>
 void pack_rows(const T* from, int64_t stride, int64_t count, int64_t width, int64_t padded, float* into) {
