@@ -116,22 +116,37 @@ def continues(before: Piece, after: Piece) -> bool:
     return torch.equal(old, new)
 
 
-def share_keys(before: Piece, after: Piece) -> Piece:
-    """`before` with its keys and values taken from `after`, where those hold them all.
+def without_keys(before: Piece, after: Piece) -> Piece:
+    """`before` without its keys and values, where `after` holds them all; `with_keys` undoes it.
 
-    A cache that grows by copying makes new keys at each token; without this a recording of n tokens
-    would hold n²/2 of them.
+    A cache that grows by copying makes new keys at each token; to hold on to all of them would take
+    memory quadratic in the tokens.
     """
-    one, two = before.seen.source, after.seen.source
-    if not isinstance(one, Call) or not isinstance(two, Call):
+    covered = before.first_key >= after.first_key and before.last_key <= after.last_key
+    source = before.seen.source
+    if not covered or not isinstance(source, Call) or not isinstance(after.seen.source, Call):
         return before
-    if before.first_key < after.first_key or before.last_key > after.last_key:
-        return before
-    start = before.first_key - after.first_key
-    run = slice(start, start + before.seen.extent.j)
-    key, value = two.problem.key[:, :, run], two.problem.value[:, :, run]
-    source = Call(replace(one.problem, key=key, value=value))
-    return before._replace(seen=replace(before.seen, source=source))
+    none = source.problem.key.new_empty(0)
+    return _with_source(before, key=none, value=none)
+
+
+def with_keys(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces with the keys and values that `without_keys` took, as views of those of later ones."""
+    whole = list(pieces)
+    for index in range(len(whole) - 2, -1, -1):
+        before, after = whole[index].seen.source, whole[index + 1].seen.source
+        if isinstance(before, Call) and isinstance(after, Call) and before.problem.key.ndim == 1:
+            start = whole[index].first_key - whole[index + 1].first_key
+            run = slice(start, start + whole[index].seen.extent.j)
+            key, value = after.problem.key[:, :, run], after.problem.value[:, :, run]
+            whole[index] = _with_source(whole[index], key=key, value=value)
+    return whole
+
+
+def _with_source(piece: Piece, *, key: Tensor, value: Tensor) -> Piece:
+    assert isinstance(piece.seen.source, Call)
+    problem = replace(piece.seen.source.problem, key=key, value=value)
+    return piece._replace(seen=replace(piece.seen, source=Call(problem)))
 
 
 def own_keys(piece: Piece) -> Piece:
@@ -146,5 +161,4 @@ def own_keys(piece: Piece) -> Piece:
     key, value = source.problem.key, source.problem.value
     if not key.is_inference() and not value.is_inference() and not key._version + value._version:
         return piece
-    problem = replace(source.problem, key=key.clone(), value=value.clone())
-    return piece._replace(seen=replace(piece.seen, source=Call(problem)))
+    return _with_source(piece, key=key.clone(), value=value.clone())

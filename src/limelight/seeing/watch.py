@@ -13,7 +13,7 @@ from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
 from limelight.seeing.hf_tokens import tokens_of_ids
 from limelight.seeing.huggingface import NAME, Watcher, register, watchers
-from limelight.seeing.join import Piece, continues, join, own_keys, share_keys
+from limelight.seeing.join import Piece, continues, join, own_keys, with_keys, without_keys
 from limelight.seeing.recording import Recording
 from limelight.shapes import OptionError, UnavailableError
 
@@ -149,7 +149,7 @@ class Watched:
         step = _Step(own_keys(Piece(seen, first_key)), ids, key_ids, self._turn(place))
         if passes and _goes_on(passes[-1][-1], step, place):
             last = passes[-1]
-            last[-1] = last[-1]._replace(piece=share_keys(last[-1].piece, step.piece))
+            last[-1] = last[-1]._replace(piece=without_keys(last[-1].piece, step.piece))
             last.append(step)
         else:
             passes.append([step])
@@ -173,11 +173,11 @@ class Watched:
 
     def calls(self, layer: int, stack: str | None = None, which: int = -1) -> list[Seen]:
         """What a layer saw, call by call: the prompt, then each token."""
-        return [step.piece.seen for step in self._steps(layer, stack, which)]
+        return [piece.seen for piece in self._pieces(layer, stack, which)]
 
     def seen(self, layer: int, stack: str | None = None, which: int = -1) -> Seen:
         """What a layer saw in a pass (the last unless told otherwise), its calls put together."""
-        return join([step.piece for step in self._steps(layer, stack, which)])
+        return join(self._pieces(layer, stack, which))
 
     def recording(
         self,
@@ -198,15 +198,15 @@ class Watched:
             row: the row of the batch.
         """
         numbers = tuple(sorted(self._stack(stack)))
-        steps = [self._steps(number, stack, which) for number in numbers]
-        layers = tuple(join([one.piece for one in calls]).batch_row(row) for calls in steps)
-        ids = _joined_ids(steps[0], row)
+        layers = tuple(self.seen(number, stack, which).batch_row(row) for number in numbers)
+        steps = self._steps(numbers[0], stack, which)
+        ids = _joined_ids(steps, row)
         extent = layers[0].extent
         queries, query_text = (), ""
         if extent.i == extent.j and not _CROSS.search(self._path(stack)):
             said, tokens = tokens_of_ids(tokenizer, ids, extent.j, text)
         else:
-            key_ids = steps[0][0].key_ids
+            key_ids = steps[0].key_ids
             keys = None if key_ids is None else key_ids[row].tolist()
             said, tokens = tokens_of_ids(tokenizer, keys, extent.j, text)
             query_text, queries = tokens_of_ids(tokenizer, ids, extent.i, None)
@@ -223,6 +223,9 @@ class Watched:
             queries=queries,
             query_text=query_text,
         )
+
+    def _pieces(self, layer: int, stack: str | None, which: int) -> list[Piece]:
+        return with_keys([step.piece for step in self._steps(layer, stack, which)])
 
     def _steps(self, layer: int, stack: str | None, which: int) -> list[_Step]:
         track = self._stack(stack)

@@ -1,0 +1,220 @@
+"""Hugging Face models on limelight's attention give what they give on eager attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hf_models import BERT, DECODERS, T5, VIT, WHISPER
+from torch import Tensor
+
+import limelight as ll
+import limelight.huggingface
+from limelight.ops.mask_rules import Band, Both, Documents, Padding
+from limelight.ops.seen import Seen
+from limelight.seeing.hf_masks import LazyMask, lazy_mask
+from limelight.shapes import UnavailableError
+
+transformers = pytest.importorskip("transformers")
+assert limelight.huggingface
+
+IDS = torch.randint(3, 99, (2, 12), generator=torch.Generator().manual_seed(4))
+
+
+def real(side: str) -> Tensor:
+    mask = torch.ones(2, 12, dtype=torch.long)
+    if side == "left":
+        mask[1, :4] = 0
+    elif side == "right":
+        mask[1, 8:] = 0
+    return mask
+
+
+def both(model, **inputs):
+    """The outputs on eager attention and on ours."""
+    outputs = []
+    for implementation in ("eager", "limelight"):
+        model.set_attn_implementation(implementation)
+        with torch.no_grad():
+            outputs.append(model(**inputs, output_attentions=True))
+    return outputs
+
+
+def check_weights(ours, theirs, rows: Tensor | None = None) -> None:
+    """Entries of `attentions` are Seens whose dense form is eager's weights."""
+    assert len(ours) == len(theirs) > 0
+    for seen, weights in zip(ours, theirs, strict=True):
+        assert isinstance(seen, Seen)
+        assert seen.shape == weights.shape
+        found = seen.dense()
+        if rows is not None:
+            # A padded query looks at nothing here, and at everything in eager attention.
+            found, weights = (one.transpose(1, 2)[rows.bool()] for one in (found, weights))
+        torch.testing.assert_close(found, weights, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right"])
+@pytest.mark.parametrize("name", ["bert", *DECODERS])
+def test_outputs_and_weights_equal_eager(name, side):
+    model = (BERT if name == "bert" else DECODERS[name])()
+    mask = real(side)
+    eager, ours = both(model, input_ids=IDS, attention_mask=mask)
+    kept = mask.bool()
+    torch.testing.assert_close(ours[0][kept], eager[0][kept], atol=1e-4, rtol=1e-4)
+    check_weights(ours.attentions, eager.attentions, mask)
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    [(name, "dynamic") for name in DECODERS]
+    + [(name, "static") for name in ("llama", "gemma3", "gpt_oss")],
+)
+def test_generate_gives_the_same_tokens(name, cache):
+    model = DECODERS[name]()
+    options = {
+        "attention_mask": real("left"), "max_new_tokens": 6, "do_sample": False,
+        "pad_token_id": 0, "eos_token_id": None,
+    }  # fmt: skip
+    if cache == "static":
+        options["cache_implementation"] = "static"
+    found = []
+    for implementation in ("eager", "limelight"):
+        model.set_attn_implementation(implementation)
+        found.append(model.generate(IDS, **options))
+    assert torch.equal(*found)
+
+
+def test_t5_with_its_position_bias_and_cross_attention():
+    model = T5()
+    eager, ours = both(
+        model, input_ids=IDS, attention_mask=real("right"), decoder_input_ids=IDS[:, :5]
+    )
+    torch.testing.assert_close(ours.logits, eager.logits, atol=1e-4, rtol=1e-4)
+    check_weights(ours.encoder_attentions, eager.encoder_attentions)
+    check_weights(ours.decoder_attentions, eager.decoder_attentions)
+    check_weights(ours.cross_attentions, eager.cross_attentions)
+
+
+def test_vit():
+    eager, ours = both(VIT(), pixel_values=torch.randn(2, 3, 12, 12))
+    torch.testing.assert_close(ours[0], eager[0], atol=1e-4, rtol=1e-4)
+    check_weights(ours.attentions, eager.attentions)
+
+
+def test_whisper():
+    eager, ours = both(
+        WHISPER(), input_features=torch.randn(2, 8, 40), decoder_input_ids=IDS[:, :6]
+    )
+    torch.testing.assert_close(ours.logits, eager.logits, atol=1e-4, rtol=1e-4)
+    check_weights(ours.encoder_attentions, eager.encoder_attentions)
+    check_weights(ours.decoder_attentions, eager.decoder_attentions)
+    check_weights(ours.cross_attentions, eager.cross_attentions)
+
+
+def test_training_has_eager_gradients():
+    model = DECODERS["gpt_oss"]()
+    found = []
+    for implementation in ("eager", "limelight"):
+        model.set_attn_implementation(implementation)
+        loss = model(input_ids=IDS, labels=IDS).loss
+        found.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+    for eager, ours in zip(*found, strict=True):
+        if eager is not None or ours is not None:
+            torch.testing.assert_close(ours, eager, atol=1e-4, rtol=1e-3)
+
+
+def test_tools_that_expect_tensors_get_them():
+    eager, ours = both(BERT(), input_ids=IDS)
+    stacked = torch.stack(ours.attentions)
+    torch.testing.assert_close(stacked, torch.stack(eager.attentions), atol=1e-5, rtol=1e-4)
+    one = ours.attentions[0]
+    assert one.squeeze(0).shape == (2, 4, 12, 12)
+    assert torch.equal(one[0].mean(dim=0), one.dense()[0].mean(dim=0))
+    np.testing.assert_array_equal(np.asarray(one), one.dense().numpy())
+    assert one.detach().cpu().numpy().shape == (2, 4, 12, 12)
+
+
+def test_masks_stay_rules():
+    from transformers import masking_utils as hf
+
+    sizes = {"batch_size": 2, "q_length": 12, "kv_length": 12}
+    mask = lazy_mask(**sizes, mask_function=hf.sliding_window_causal_mask_function(5)).mask
+    assert mask == Band(4, 0, None)
+    mask = lazy_mask(**sizes, attention_mask=real("left").bool()).mask
+    assert isinstance(mask, Both)
+    assert isinstance(mask.second, Padding)
+    assert mask.second.side == "left"
+    assert lazy_mask(**sizes, mask_function=hf.bidirectional_mask_function).mask is None
+    packed = hf.packed_sequence_mask_function(torch.tensor([[0] * 5 + [1] * 7]))
+    function = hf.and_masks(hf.causal_mask_function, packed)
+    mask = lazy_mask(batch_size=1, q_length=12, kv_length=12, mask_function=function).mask
+    assert isinstance(mask, Both)
+    assert isinstance(mask.second, Documents)
+    assert mask.second.lengths == mask.second.key_lengths == (5, 7)
+
+
+@pytest.mark.parametrize("side", ["none", "left", "right", "holes"])
+@pytest.mark.parametrize(
+    ("first_query", "keys", "first_key"), [(0, 12, 0), (4, 16, 0), (7, 9, 10), (3, 40, 0)]
+)
+@pytest.mark.parametrize(
+    "kind", ["causal", "window", "both ways", "window both ways", "chunks", "own", "or"]
+)
+def test_a_lazy_mask_is_the_mask_that_sdpa_would_get(kind, first_query, keys, first_key, side):
+    from transformers import masking_utils as hf
+
+    def own(batch, head, query, key):
+        return (query + key) % 3 != 0
+
+    function = {
+        "causal": hf.causal_mask_function,
+        "window": hf.sliding_window_causal_mask_function(5),
+        "both ways": hf.bidirectional_mask_function,
+        "window both ways": hf.sliding_window_bidirectional_mask_function(3),
+        "chunks": hf.chunked_causal_mask_function(4, torch.tensor([0, 2])),
+        "own": own,
+        "or": hf.or_masks(hf.causal_mask_function, hf.sliding_window_bidirectional_overlay(2)),
+    }[kind]
+    first_query += first_key
+    given = None
+    if side != "none":
+        given = torch.ones(2, first_key + keys, dtype=torch.bool)
+        if side == "holes":
+            given[:, ::3] = False
+        else:
+            given[1, slice(0, first_key + 3) if side == "left" else slice(-2, None)] = False
+    options = {
+        "batch_size": 2, "q_length": 6, "kv_length": keys, "q_offset": first_query,
+        "kv_offset": first_key, "mask_function": function, "attention_mask": given,
+    }  # fmt: skip
+    expected = hf.sdpa_mask(**options, allow_is_causal_skip=False).expand(2, 1, 6, keys)
+    lazy = lazy_mask(**options)
+    assert isinstance(lazy, LazyMask)
+    assert torch.equal(lazy.dense(), expected)
+    assert lazy.shape == expected.shape
+
+
+def test_what_cannot_be_served_is_said():
+    from limelight.seeing.huggingface import attention
+
+    x = torch.randn(1, 2, 3, 4)
+    with pytest.raises(UnavailableError, match="does not serve paged caches"):
+        attention(torch.nn.Identity(), x, x, x, None, cache=object())
+
+
+def test_without_a_mask_a_causal_module_is_causal():
+    from limelight.seeing.huggingface import attention
+
+    module = torch.nn.Identity()
+    x = torch.randn(1, 2, 5, 4)
+    module.is_causal = True
+    out, _ = attention(module, x, x, x, None)
+    torch.testing.assert_close(out.transpose(1, 2), ll.attend(x, x, x, mask=ll.causal()))
+    out, _ = attention(module, x, x, x, None, is_causal=False)
+    torch.testing.assert_close(out.transpose(1, 2), ll.attend(x, x, x))
+    # A tensor for a mask, true or added, is taken as it is.
+    keep = torch.rand(1, 1, 5, 5) > 0.3
+    added = torch.where(keep, 0.0, torch.finfo(torch.float32).min)
+    for mask in (keep, added):
+        out, _ = attention(module, x, x, x, mask)
+        torch.testing.assert_close(out.transpose(1, 2), ll.attend(x, x, x, mask=keep))
