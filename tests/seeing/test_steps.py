@@ -1,0 +1,112 @@
+"""Every step of a head, in numbers that follow from one another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import limelight as ll
+from limelight.shapes import OptionError
+
+NAMES = [
+    "X", "W_Q", "W_K", "W_V", "W_O", "Q", "K", "V", "scores", "scaled", "masked", "weights",
+    "row sums", "weighted values", "heads", "concatenation", "output",
+]  # fmt: skip
+
+
+def test_the_four_words_of_the_worked_example():
+    """X of "I love apple phones" and the three matrices of its first head."""
+    x = torch.tensor(
+        [[1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, 0.0], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.4, 1.2]]
+    )
+    w_query = torch.tensor([[1.0, 0], [0, 1], [1, 0], [0, 1]])
+    w_key = torch.tensor([[1.0, 0], [0, 1], [0, 1], [1, 0]])
+    w_value = torch.tensor([[1.0, 0], [0, 1], [1, 1], [0, 1]])
+    layer = ll.Attention(4, heads=1, head_size=2, bias="none", output=False)
+    with torch.no_grad():
+        layer.inputs.weight.copy_(torch.cat([w_query, w_key, w_value], dim=1).T)
+    steps = ll.steps(layer, x, words=["I", "love", "apple", "phones"])
+    query, key, value = x @ w_query, x @ w_key, x @ w_value
+    for name, expected in (
+        ("X", x),
+        ("W_Q", w_query),
+        ("W_V", w_value),
+        ("Q", query),
+        ("K", key),
+        ("V", value),
+        ("scores", query @ key.T),
+        ("scaled", query @ key.T / 2**0.5),
+        ("weights", torch.softmax(query @ key.T / 2**0.5, dim=-1)),
+        ("weighted values", torch.softmax(query @ key.T / 2**0.5, dim=-1) @ value),
+    ):
+        torch.testing.assert_close(steps[name].value, expected)
+    torch.testing.assert_close(steps["row sums"].value, torch.ones(4))
+    torch.testing.assert_close(steps["Q"].value[0], torch.tensor([1.2, 0.6]))
+    assert steps["scores"].shape_text == "i j = 4 x 4"
+
+
+def test_steps_lead_from_x_to_the_layer_output():
+    layer = ll.Attention(12, heads=4, kv_heads=2, bias="all")
+    x = torch.randn(5, 12)
+    steps = ll.steps(layer, x, head=3, mask=ll.causal())
+    assert [step.name for step in steps] == NAMES
+    concatenated = steps["concatenation"].value
+    output = concatenated @ steps["W_O"].value + layer.output.bias
+    torch.testing.assert_close(output.detach(), layer(x[None], mask=ll.causal())[0].detach())
+    torch.testing.assert_close(steps["output"].value, output.detach())
+    torch.testing.assert_close(concatenated[:, 9:12], steps["weighted values"].value)
+    torch.testing.assert_close(steps["heads"].value[3], steps["weighted values"].value)
+    bias = layer.inputs.bias.detach()[9:12]
+    torch.testing.assert_close(steps["Q"].value, x @ steps["W_Q"].value + bias)
+    assert (steps["masked"].value.triu(1) == 0).sum() == 15  # -inf above, 0 kept by triu below
+    assert torch.isinf(steps["masked"].value).sum() == 10
+    assert "causal()" in steps["masked"].formula
+
+
+def test_cross_attention_and_text():
+    layer = ll.Attention(8, heads=2)
+    steps = ll.steps(layer, torch.randn(3, 8), memory=torch.randn(6, 8))
+    assert steps["weights"].value.shape == (3, 6)
+    assert "memory" in steps
+    text = str(steps)
+    for name in ("weights", "output", "i j = 3 x 6"):
+        assert name in text
+
+
+def test_the_story_of_one_token():
+    rec = ll.look("The animal didn't cross the street because it was too tired.")
+    steps = rec.steps(layer=3, head=1)
+    assert [step.name for step in steps] == NAMES
+    story = steps.story(rec.find("it")[0])
+    assert story[0].startswith('"it" asks')
+    assert 'best match "animal" 0.677' in story[2]
+    assert 'takes 68% of the value of "animal"' in story[3]
+    torch.testing.assert_close(steps["weights"].value, rec.weights(3, 1), atol=1e-6, rtol=1e-5)
+    module_input, output = steps["X"].value, steps["output"].value
+    layer = ll.load("minilm").stack.blocks[3].attention
+    torch.testing.assert_close(layer(module_input[None])[0].detach(), output, atol=1e-5, rtol=1e-4)
+
+
+def test_a_token_that_may_look_at_nothing():
+    layer = ll.Attention(4, heads=1)
+    steps = ll.steps(layer, torch.randn(2, 4), mask=torch.tensor([[False, False], [True, True]]))
+    assert steps.story(0)[-1] == '"0" may look at nothing: it takes zeros'
+
+
+@pytest.mark.usefixtures("untyped")
+def test_wrong_questions_are_answered_in_words():
+    layer = ll.Attention(4, heads=2)
+    x = torch.randn(3, 4)
+    for question, words in (
+        (lambda: ll.steps(torch.nn.Linear(4, 4), x), "layer must be an Attention, found Linear"),
+        (lambda: ll.steps(layer, x, head=2), "head must be one of 0 to 1, found 2"),
+        (lambda: ll.steps(layer, torch.randn(2, 3, 4)), "x must be one text"),
+        (
+            lambda: ll.steps(layer, x, words=["a"]),
+            "words has 1 words, expected one for each of the 3",
+        ),
+        (lambda: ll.steps(layer, x)["Z"], "there is no step 'Z': the steps are X, "),
+        (lambda: ll.steps(layer, x).story(3), "token must be an index below 3, found 3"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            question()
