@@ -133,7 +133,7 @@ def _print(best: Window, link: Link, found: list[Window], *, chosen: bool) -> No
     console.print(terminal.heat_map(recording, link.layer, link.head, mark=link.query))
     console.print("\nStrongest links:", style="bold")
     console.print(terminal.strongest_links(recording, 6))
-    console.print("\nAll heads, by their strongest link:", style="bold")
+    console.print("\nAll heads, by their strongest weight:", style="bold")
     console.print(terminal.all_heads(recording, (link.layer, link.head)))
     console.print()
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from limelight.ops.problem import Problem
 from limelight.ops.seen import Seen
@@ -104,19 +105,17 @@ def _runs(count: int, run: int) -> int:
 
 def _weights(seen: Seen, run: int) -> Tensor:
     """A layer's weights by runs: `h i j`; sums over keys and means over queries of a run."""
-    _, heads, rows, columns = seen.extent
     if run == 1:
-        return torch.cat(list(tiles(seen, 1)), dim=1)
-    to = torch.zeros(columns, _runs(columns, run))
-    to[torch.arange(columns), torch.arange(columns) // run] = 1
-    merged = torch.zeros(heads, _runs(rows, run), to.shape[1])
-    first = 0
+        return torch.cat(list(tiles(seen)), dim=1)
+    merged: list[Tensor] = []
     for tile in tiles(seen, run):
-        for start in range(0, tile.shape[1], run):
-            part = tile[:, start : start + run].mean(1)
-            merged[:, (first + start) // run] = part @ to
-        first += tile.shape[1]
-    return merged
+        rows, columns = tile.shape[1:]
+        # whole runs, the last one filled up with zeros and divided by what it really holds
+        whole = pad(tile, (0, -columns % run, 0, -rows % run))
+        sums = whole.unflatten(2, (-1, run)).sum(3).unflatten(1, (-1, run)).sum(2)
+        held = (rows - torch.arange(0, rows, run)).clamp(max=run)
+        merged.append(sums / held[:, None])
+    return torch.cat(merged, dim=1)
 
 
 def _side(tokens: Sequence[Token], text: str, apart: set[int] | frozenset[int], run: int):
@@ -162,8 +161,9 @@ def _side_of_runs(tokens: Sequence[Token], text: str, run: int):
 
 def _tight(firsts: Sequence[Token], lasts: Sequence[Token]) -> list[bool]:
     """For each piece of text whether it follows the one before without a space."""
-    pairs = zip(firsts[1:], lasts[:-1], strict=True)
-    return [False, *(one.start == before.end and one.end > one.start for one, before in pairs)]
+    placed = [one.end > one.start for one in lasts]
+    pairs = zip(firsts[1:], lasts[:-1], placed[1:], placed[:-1], strict=True)
+    return [False, *(one.start == before.end and a and b for one, before, a, b in pairs)]
 
 
 def _lse(recording: Recording) -> str | None:

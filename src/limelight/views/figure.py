@@ -45,11 +45,15 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     weights[:, blank] = float("nan")
     extent = (-0.5, len(columns) - 0.5, len(rows) - 0.5, -0.5)
     image = axes.imshow(weights.numpy(), cmap=_scale(), vmin=0.0, aspect="equal", extent=extent)
+    if max(len(rows), len(columns)) <= _MOST_LABELS:
+        axes.set_xticks([column + 0.5 for column in range(len(columns) - 1)], minor=True)
+        axes.set_yticks([row + 0.5 for row in range(len(rows) - 1)], minor=True)
+        axes.grid(which="minor", color="white", linewidth=1.2)
     _name_ticks(axes, rows, columns)
     axes.set_xlabel("answers")
     axes.set_ylabel("asks")
     axes.xaxis.set_label_position("top")
-    _set_title(axes, f"{visible(recording.model, 40)} layer {layer}, head {head}".strip())
+    _set_title(axes, _title(recording, layer, head))
     bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.03)
     bar.set_label("weight; blank columns are set apart" if blank else "weight")
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
@@ -112,7 +116,7 @@ def token_graph(
     axes.set_xlim(-0.7, len(tokens) - 0.3)
     axes.set_ylim(-1.15, 1.15)
     axes.axis("off")
-    _set_title(axes, f"{visible(recording.model, 40)} layer {layer}, head {head}".strip())
+    _set_title(axes, _title(recording, layer, head))
     return figure
 
 
@@ -191,6 +195,11 @@ def _short(label: str) -> str:
     return fit(label, _WIDEST_LABEL).rstrip(" ") or label
 
 
+def _title(recording: Recording, layer: int, head: int) -> str:
+    name = visible(recording.model, 40) + ", " if recording.model else ""
+    return f"{name}layer {layer}, head {head}"
+
+
 def _set_title(axes: Axes, title: str) -> None:
     if title:
         axes.set_title(title, fontsize=10, pad=12, parse_math=False, fontfamily=_families([title]))
@@ -207,7 +216,7 @@ def _name_ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None
         axis.set_ticks(list(places), [labels[place] for place in places], **style)
     axes.xaxis.tick_top()
     axes.tick_params(axis="x", rotation=90)
-    axes.tick_params(length=0)
+    axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
 
 

@@ -27,15 +27,12 @@ def packed_weights(weights: Tensor) -> str:
     [0, 32768]
     """
     exact = weights.detach().double().cpu().clamp(0, 1).flatten()
-    nearest = (exact.sqrt() * _STEPS).round()
+    codes = (exact.sqrt() * _STEPS).round()
     printed = _thousandths(exact)
-    codes = nearest.clone()
-    for step in (1.0, -1.0):
-        moved = (nearest + step).clamp(0, _STEPS)
-        wrong = _thousandths((codes / _STEPS) ** 2) != printed
-        helps = _thousandths((moved / _STEPS) ** 2) == printed
-        codes = torch.where(wrong & helps, moved, codes)
-    return packed(codes.to(torch.uint16))
+    (wrong,) = (_thousandths((codes / _STEPS) ** 2) != printed).nonzero(as_tuple=True)
+    up = _thousandths(((codes[wrong] + 1) / _STEPS) ** 2) == printed[wrong]
+    codes[wrong] += torch.where(up, 1.0, -1.0)
+    return packed(codes.clamp(0, _STEPS).to(torch.uint16))
 
 
 def _thousandths(values: Tensor) -> Tensor:
@@ -56,7 +53,7 @@ def packed_channels(parts: list[Tensor]) -> tuple[str, list[float]]:
 def packed(numbers: Tensor) -> str:
     """The numbers' own bytes (little-endian), deflated, in base64."""
     # numpy has no byte order of its own here: every platform torch runs on is little-endian
-    return base64.b64encode(zlib.compress(numbers.contiguous().numpy().tobytes(), 9)).decode()
+    return base64.b64encode(zlib.compress(numbers.contiguous().numpy().tobytes(), 6)).decode()
 
 
 def unpacked(text: str) -> bytes:

@@ -2,7 +2,7 @@
 
 import { html } from "./dom.js";
 
-const SCHEMES = { auto: "Auto", light: "Light", dark: "Dark" };
+const SCHEMES = { auto: "◐ Auto", light: "○ Light", dark: "● Dark" };
 
 export function createControls(store, spec) {
   const layer = choice("Layer", spec.layers.map(String), (value) => store.set({ layer: value }));

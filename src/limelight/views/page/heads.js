@@ -15,6 +15,7 @@ export function createHeads(store, numbers) {
   const name = (layer, head) => `layer ${layers[layer]}, head ${numbers.spec.heads[head]}`;
   const root = svg("svg", { class: "picture heads", role: "group", "aria-label": "All heads", "font-family": FONT });
   const caption = html("p", { class: "caption", "aria-live": "polite" });
+  const ramp = html("canvas", { class: "ramp", width: 64, height: 1, role: "img", "aria-label": "Colours from 0 to 1" });
   const thumbs = [];
   let drawn = null;
 
@@ -27,6 +28,7 @@ export function createHeads(store, numbers) {
   }
 
   function build(view) {
+    paintRamp(ramp, view);
     const focused = thumbs.some(({ group }) => group === root.getRootNode().activeElement);
     const width = LEFT + heads * CELL;
     const total = TOP + layers.length * CELL;
@@ -113,9 +115,18 @@ export function createHeads(store, numbers) {
   }
 
   return {
-    element: html("div", {}, html("div", { class: "frame scrolls" }, root), caption),
+    element: html("div", {}, html("div", { class: "frame scrolls" }, root), caption,
+      html("p", { class: "caption scale" }, "weight 0 ", ramp, " 1")),
     picture: root, draw, focus: () => {},
   };
+}
+
+function paintRamp(canvas, view) {
+  const context = canvas.getContext("2d");
+  for (let k = 0; k < canvas.width; k += 1) {
+    context.fillStyle = `rgb(${rgb(view.palette, height(k / (canvas.width - 1), 1, view.state.log)).join()})`;
+    context.fillRect(k, 0, 1, 1);
+  }
 }
 
 /** One head as a picture of at most 48 × 48 pixels, each the strongest weight under it, on a scale from 0 to 1. */

@@ -105,7 +105,7 @@ function grid(panels, store, spec) {
   return html("main", { class: "grid" },
     card("Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
     card("Links", "left asks, right answers", panels.arcs, "arcs"),
-    card("All heads", "layers down, heads across; colour from 0 to 1", panels.heads, "heads"),
+    card("All heads", "layers down, heads across", panels.heads, "heads"),
     card("Step by step", "what this head computes for one token", panels.steps, "steps-card"));
 }
 

@@ -1,0 +1,64 @@
+"""Draw the pictures of the README and the guide, by running what they show.
+
+    .venv/bin/python docs/make_figures.py
+
+Screenshots need Chromium and the package playwright; the other figures need matplotlib.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import limelight as ll
+from limelight.views import figure
+
+FOLDER = Path(__file__).parent / "figures"
+SENTENCE = "The animal didn't cross the street because it was too tired."
+
+
+def main() -> None:
+    """Draw everything anew."""
+    FOLDER.mkdir(exist_ok=True)
+    recording = ll.look(SENTENCE)
+    for name, drawn in (
+        ("heat_map", figure.heat_map(recording, 3, 1)),
+        ("all_heads", figure.all_heads(recording)),
+        ("token_graph", figure.token_graph(recording, 3, 1)),
+        ("head_profile", figure.head_profile(recording)),
+    ):
+        figure.save_figure(drawn, FOLDER / f"{name}.png")
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "attention.html"
+        recording.save(page)
+        photograph(page)
+
+
+def photograph(page: Path) -> None:
+    """The page in a browser, light and dark, and on a phone."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        program = shutil.which("chromium")
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = playwright.chromium.launch(executable_path=program, args=flags)
+        for name, scheme, width, height in (
+            ("page", "light", 1280, 980),
+            ("page_dark", "dark", 1280, 980),
+            ("page_phone", "light", 390, 844),
+        ):
+            tab = browser.new_page(
+                viewport={"width": width, "height": height},
+                color_scheme="dark" if scheme == "dark" else "light",
+                device_scale_factor=1.5,
+            )
+            tab.goto(page.as_uri())
+            tab.locator("[data-ready]").wait_for(state="attached")
+            tab.wait_for_timeout(400)  # colours fade in
+            tab.screenshot(path=FOLDER / f"{name}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
