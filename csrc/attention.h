@@ -114,6 +114,15 @@ struct Survey {
   int64_t top_count = 0;
 };
 
+// y = x·Wᵀ + bias for a few rows; float32, contiguous but for x, whose rows are `x_stride` apart.
+struct FewRows {
+  const float* x = nullptr;
+  const float* weight = nullptr;  // outputs channels
+  const float* bias = nullptr;    // outputs, or none
+  float* out = nullptr;           // rows outputs
+  int64_t rows = 0, outputs = 0, channels = 0, x_stride = 0;
+};
+
 // One build of the kernels for one instruction set. Every entry returns false if it was interrupted.
 struct Kernels {
   const char* isa;
@@ -122,6 +131,7 @@ struct Kernels {
   bool (*backward)(const Backward&);
   bool (*look)(const Look&);
   bool (*survey)(const Survey&);
+  bool (*few_rows)(const FewRows&);
   double (*peak_gflops)(int threads, double seconds);
   double (*read_gbytes)(int threads, int64_t bytes, int passes);
 };

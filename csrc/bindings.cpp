@@ -331,6 +331,23 @@ void survey(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handl
   if (!finished) throw nb::python_error();
 }
 
+void few_rows(nb::handle x, nb::handle weight, nb::handle bias, nb::handle out, int64_t rows, int64_t outputs,
+              int64_t channels) {
+  FewRows task;
+  task.rows = rows, task.outputs = outputs, task.channels = channels, task.x_stride = channels;
+  if (rows * outputs == 0) return;
+  task.x = floats_of(x, "x", rows * channels);
+  task.weight = floats_of(weight, "weight", outputs * channels);
+  if (!bias.is_none()) task.bias = floats_of(bias, "bias", outputs);
+  task.out = floats_of(out, "out", rows * outputs);
+  bool finished;
+  {
+    nb::gil_scoped_release free;
+    finished = chosen().few_rows(task);
+  }
+  if (!finished) throw nb::python_error();
+}
+
 }  // namespace
 }  // namespace limelight
 
@@ -365,5 +382,7 @@ NB_MODULE(_kernels, m) {
   m.def("survey", &survey, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("lse"), nb::arg("asked"), "Adds to the sums and writes the maxima and links asked for.");
+  m.def("few_rows", &few_rows, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("out"),
+        nb::arg("rows"), nb::arg("outputs"), nb::arg("channels"), "Writes x·weightᵀ + bias.");
   set_interrupt(&interrupted_by_signal);
 }

@@ -73,3 +73,9 @@ def survey(
     lse: Tensor,
     asked: dict[str, Tensor | int],
 ) -> None: ...
+
+def few_rows(
+    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor,
+    rows: int, outputs: int, channels: int,
+) -> None:
+    """Write x·weightᵀ + bias."""

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limelight.layers.cache import KeyValues
+from limelight.layers.linear import Linear
 from limelight.layers.observe import run
 from limelight.layers.rotary import Rotation, rotate
 from limelight.ops.bias import Alibi
 from limelight.ops.mask_rules import Mask
+from limelight.ops.project import project
 from limelight.shapes import OptionError, ShapeError, check_number, check_whole, shape_text
 
 Biases = Literal["none", "inputs", "all"]
@@ -87,11 +89,11 @@ class Attention(nn.Module):
         if heads_see == "slice":
             self.inputs = HeadLinear(width, heads, (q + k + v) // heads, bias=bias != "none")
         else:
-            self.inputs = nn.Linear(width, q + k + v, bias=bias != "none")
+            self.inputs = Linear(width, q + k + v, bias=bias != "none")
         gathered = self.kv_heads * self.value_size
-        self.value_up = nn.Linear(v, gathered, bias=False) if value_rank is not None else None
+        self.value_up = Linear(v, gathered, bias=False) if value_rank is not None else None
         concatenated = heads * self.value_size
-        self.output = nn.Linear(concatenated, width, bias=bias == "all") if output else None
+        self.output = Linear(concatenated, width, bias=bias == "all") if output else None
 
     def forward(
         self,
@@ -169,7 +171,7 @@ class Attention(nn.Module):
         bias = self.inputs.bias
         w_query, w_rest = self.inputs.weight.split((q, k + v))
         b_query, b_rest = (None, None) if bias is None else bias.split((q, k + v))
-        query = self._by_head(F.linear(x, w_query, b_query)).transpose(1, 2)
+        query = self._by_head(project(x, w_query, b_query)).transpose(1, 2)
         if cache is not None and cache.length:
             return query, *cache.stored()
         rest = F.linear(memory, w_rest, b_rest)

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limelight.layers.linear import Linear
+from limelight.ops.activations import gelu, gelu_tanh, swiglu
 from limelight.shapes import OptionError, ShapeError, check_whole, shape_text
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
 
 
-def swiglu(x: Tensor) -> Tensor:
-    """silu(gate) · up, the two halves of the last axis: `… 2f` → `… f`."""
-    gate, up = x.chunk(2, dim=-1)
-    return F.silu(gate) * up
-
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
     "swiglu": swiglu,
 }
 
@@ -57,8 +52,8 @@ class FeedForward(nn.Module):
         hidden = 4 * width if hidden is None else hidden
         self.width = check_whole("width", width)
         check_whole("hidden", hidden)
-        self.up = nn.Linear(width, 2 * hidden if activation == "swiglu" else hidden, bias=bias)
-        self.down = nn.Linear(hidden, width, bias=bias)
+        self.up = Linear(width, 2 * hidden if activation == "swiglu" else hidden, bias=bias)
+        self.down = Linear(hidden, width, bias=bias)
         self.activation = activation
         self._bend = ACTIVATIONS[activation]
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
 from limelight.models.layout import causal_reach, lay_out
 from limelight.models.stack import Embedding, Stack, check_cache, first_weights
 from limelight.models.tokens import Tokens
+from limelight.ops.project import project
 from limelight.shapes import OptionError
 
 
@@ -89,7 +89,7 @@ class Decoder(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """`… m` → `… v`."""
         weight = self.embedding.tokens.weight if self.head is None else self.head.weight
-        return F.linear(hidden, weight)
+        return project(hidden, weight)
 
     def new_cache(self, capacity: int = 64) -> Cache:
         """An empty cache that fits this model, with room for `capacity` tokens to begin with."""

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
@@ -24,6 +23,7 @@ from limelight.models.stack import Embedding, Stack, check_cache, first_weights
 from limelight.models.tokens import Tokens
 from limelight.ops.mask_rules import Mask
 from limelight.ops.masks import padding
+from limelight.ops.project import project
 from limelight.shapes import OptionError, ShapeError, shape_text
 
 
@@ -119,7 +119,7 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """`… m` → `… v`."""
         weight = self.embedding.tokens.weight if self.head is None else self.head.weight
-        return F.linear(hidden, weight)
+        return project(hidden, weight)
 
     def new_cache(self, capacity: int = 64) -> Cache:
         """An empty cache that fits the decoder."""

@@ -1,0 +1,97 @@
+// A few rows times a large matrix: y = x·Wᵀ + bias, as every projection of a model that writes one
+// token at a time.
+//
+// Memory is the limit: each weight is read once for all rows and used at once. Matrices are stored
+// output by output, so a thread reads whole stretches of memory. How the work is cut does not change
+// any sum: results are the same bit for bit with any number of threads.
+#include <algorithm>
+
+#include "kernels.h"
+#include "simd.h"
+#include "threads.h"
+
+namespace limelight::LIMELIGHT_ISA {
+namespace {
+
+constexpr int64_t kPiece = 1 << 15;     // weights of a job, about: 128 KB
+constexpr double kWorthThread = 2.5e4;  // weights read that pay for waking another thread
+constexpr int kPair = 2;                // outputs at a time: memory is then read almost in its own order
+
+// lanes[r·W + t] = x row r · weight row t, still spread over the lanes, for `Rows` rows and two outputs
+template <int Rows>
+LIMELIGHT_INLINE void dot_pair(const FewRows& call, const float* x, const float* first, const float* second,
+                               vf* lanes) {
+  constexpr int kTurns = Rows >= 4 ? 1 : 4 / Rows;  // so that eight sums are under way
+  vf sum[kTurns][Rows][kPair] = {};
+  const int64_t channels = call.channels;
+  int64_t c = 0;
+  for (; c + kTurns * W <= channels; c += kTurns * W)
+    for (int u = 0; u < kTurns; ++u) {
+      const vf a = load(first + c + u * W), b = load(second + c + u * W);
+      for (int r = 0; r < Rows; ++r) {
+        const vf from = load(x + r * call.x_stride + c + u * W);
+        sum[u][r][0] += from * a, sum[u][r][1] += from * b;
+      }
+    }
+  for (; c < channels; c += W) {
+    const int64_t left = channels - c;
+    const auto some = [&](const float* p) { return left < W ? load_part(p + c, left) : load(p + c); };
+    const vf a = some(first), b = some(second);
+    for (int r = 0; r < Rows; ++r) {
+      const vf from = some(x + r * call.x_stride);
+      sum[0][r][0] += from * a, sum[0][r][1] += from * b;
+    }
+  }
+  for (int r = 0; r < Rows; ++r)
+    for (int t = 0; t < kPair; ++t) {
+      for (int u = 1; u < kTurns; ++u) sum[0][r][t] += sum[u][r][t];
+      lanes[r * W + t] = sum[0][r][t];
+    }
+}
+
+// Outputs o … o + W − 1 (as many as there are) of `Rows` rows.
+template <int Rows>
+void some_outputs(const FewRows& call, int64_t row, int64_t o, int64_t count) {
+  const float* x = call.x + row * call.x_stride;
+  vf lanes[Rows * W];
+  for (int64_t t = 0; t < W; t += kPair) {
+    // Beyond the last output the last one is read again, and its sum dropped.
+    const float* weight = call.weight + (o + std::min(t, count - 1)) * call.channels;
+    const float* next = call.weight + (o + std::min(t + 1, count - 1)) * call.channels;
+    dot_pair<Rows>(call, x, weight, next, lanes + t);
+  }
+  for (int r = 0; r < Rows; ++r) {
+    vf sum[W];
+    for (int u = 0; u < W; ++u) sum[u] = lanes[r * W + u];
+    transpose(sum);  // one transposition adds up the lanes of W outputs
+    vf total = sum[0];
+    for (int u = 1; u < W; ++u) total += sum[u];
+    float* out = call.out + (row + r) * call.outputs + o;
+    if (count == W) {
+      store(out, call.bias ? total + load(call.bias + o) : total);
+    } else {
+      if (call.bias) total += load_part(call.bias + o, count);
+      store_part(out, total, count);
+    }
+  }
+}
+
+}  // namespace
+
+bool few_rows(const FewRows& call) {
+  const double reads = static_cast<double>(call.outputs) * static_cast<double>(call.channels);
+  const int threads = static_cast<int>(std::min<double>(thread_limit(), 1 + reads / kWorthThread));
+  const int64_t step = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, call.channels) / W) * W;
+  return parallel((call.outputs + step - 1) / step, threads, [&](int64_t job, int) {
+    const int64_t last = std::min(call.outputs, (job + 1) * step);
+    for (int64_t o = job * step; o < last; o += W) {
+      const int64_t count = std::min<int64_t>(W, last - o);
+      int64_t row = 0;
+      for (; row + 4 <= call.rows; row += 4) some_outputs<4>(call, row, o, count);
+      if (row + 2 <= call.rows) some_outputs<2>(call, row, o, count), row += 2;
+      if (row < call.rows) some_outputs<1>(call, row, o, count);
+    }
+  });
+}
+
+}  // namespace limelight::LIMELIGHT_ISA

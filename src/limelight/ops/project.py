@@ -1,0 +1,51 @@
+"""x·Wᵀ + b, quick also for a few rows.
+
+A model that writes one token at a time multiplies a single row by every matrix it has: all the
+work is reading the matrices. PyTorch's product does that on one core; the kernel behind `project`
+reads each weight once, on all of them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+try:
+    from limelight._kernels import few_rows
+except ImportError:  # the package works without its kernels
+    few_rows = None
+
+FEW = 8
+"""Rows up to which reading the matrix, not arithmetic, takes the time."""
+
+
+def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Multiply by a matrix, y = x·Wᵀ + b: `… c` → `… o`, weight `o c`, bias `o`, as `F.linear`.
+
+    >>> project(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]))
+    tensor([[11., 17.]])
+    """
+    if few_rows is None or not _serves(x, weight, bias):
+        return F.linear(x, weight, bias)
+    outputs, channels = weight.shape
+    out = x.new_empty((*x.shape[:-1], outputs))
+    few_rows(x.contiguous(), weight, bias, out, x.numel() // channels, outputs, channels)
+    return out
+
+
+def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether the kernel takes this call: a few rows of float32 on the CPU, and no gradient."""
+    return (
+        x.numel() <= FEW * x.shape[-1]
+        and x.dtype is torch.float32
+        and weight.dtype is torch.float32
+        and weight.shape[1] == x.shape[-1] > 0
+        and weight.is_cpu
+        and x.is_cpu
+        and weight.is_contiguous()
+        and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+    )

@@ -1,0 +1,92 @@
+"""Projections of a few rows: as exact as PyTorch's, gradients where they are wanted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from limelight.ops import project as module
+from limelight.ops.project import project
+
+pytestmark = pytest.mark.skipif(module.few_rows is None, reason="the kernels were not built")
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (7, 5), (8, 8), (9, 17), (16, 576), (963, 577), (33, 1536)]
+)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("biased", [False, True])
+def test_few_rows_are_exact(shape: tuple[int, int], rows: int, biased: bool) -> None:
+    outputs, channels = shape
+    x, weight = torch.randn(rows, channels), torch.randn(shape)
+    bias = torch.randn(outputs) if biased else None
+    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    with torch.no_grad():
+        error = (project(x, weight, bias) - exact).abs().max()
+    assert error <= 2 * (F.linear(x, weight, bias) - exact).abs().max() + 1e-5
+
+
+def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the calls that reach the kernel."""
+    calls: list[int] = []
+    kernel = module.few_rows
+
+    def counted(*arguments: object) -> None:
+        calls.append(1)
+        assert kernel is not None
+        kernel(*arguments)
+
+    monkeypatch.setattr(module, "few_rows", counted)
+    return calls
+
+
+def test_shapes_and_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = called(monkeypatch)
+    weight = torch.randn(5, 6)
+    with torch.inference_mode():
+        for x in (
+            torch.randn(6),
+            torch.randn(2, 1, 6),
+            torch.randn(6, 4).t(),
+            torch.randn(1, 12)[:, ::2],
+        ):
+            assert torch.allclose(project(x, weight), F.linear(x, weight), atol=1e-6)
+        assert len(calls) == 4
+        assert project(torch.randn(0, 6), weight).shape == (0, 5)
+
+
+def test_what_the_kernel_leaves_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = called(monkeypatch)
+    x, weight = torch.randn(2, 6), torch.randn(5, 6)
+    with torch.no_grad():
+        for a, b in (
+            (torch.randn(9, 6), weight),
+            (x.double(), weight.double()),
+            (x.bfloat16(), weight.bfloat16()),
+            (x, torch.randn(6, 5).t()),
+        ):
+            assert torch.equal(project(a, b), F.linear(a, b))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert project(x, weight).dtype is torch.bfloat16
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            project(x, torch.randn(5, 7))
+    weight.requires_grad_()
+    project(x, weight).sum().backward()
+    assert torch.allclose(weight.grad, x.sum(0).expand(5, 6))
+    assert calls == []
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    x, weight = torch.randn(3, 640), torch.randn(2000, 640)
+    threads = torch.get_num_threads()
+    results: list[torch.Tensor] = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            with torch.no_grad():
+                results.append(project(x, weight))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
