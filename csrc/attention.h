@@ -114,6 +114,18 @@ struct Survey {
   int64_t top_count = 0;
 };
 
+enum class Curve : int32_t { gelu, gelu_tanh, swiglu };
+
+// A curve of a feed-forward layer, or with `grad` its gradient: out = curve(x), out = grad · curve'(x).
+// All dense. swiglu takes rows of 2·width, gate then up, to rows of width.
+struct Bend {
+  Curve curve = Curve::gelu;
+  const float* x = nullptr;
+  const float* grad = nullptr;
+  float* out = nullptr;
+  int64_t rows = 0, width = 0;
+};
+
 // y = x·Wᵀ + bias for a few rows; float32, contiguous but for x, whose rows are `x_stride` apart.
 struct FewRows {
   const float* x = nullptr;
@@ -131,6 +143,7 @@ struct Kernels {
   bool (*backward)(const Backward&);
   bool (*look)(const Look&);
   bool (*survey)(const Survey&);
+  bool (*bend)(const Bend&);
   bool (*few_rows)(const FewRows&);
   double (*peak_gflops)(int threads, double seconds);
   double (*read_gbytes)(int threads, int64_t bytes, int passes);

@@ -331,6 +331,26 @@ void survey(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handl
   if (!finished) throw nb::python_error();
 }
 
+void bend(const std::string& curve, nb::handle x, nb::handle grad, nb::handle out, int64_t rows, int64_t width) {
+  Bend task;
+  if (curve == "gelu") task.curve = Curve::gelu;
+  else if (curve == "gelu_tanh") task.curve = Curve::gelu_tanh;
+  else if (curve == "swiglu") task.curve = Curve::swiglu;
+  else refuse("no such curve: " + curve);
+  const int64_t small = rows * width, large = task.curve == Curve::swiglu ? 2 * small : small;
+  if (small == 0) return;
+  task.rows = rows, task.width = width;
+  task.x = floats_of(x, "x", large);
+  if (!grad.is_none()) task.grad = floats_of(grad, "grad", small);
+  task.out = floats_of(out, "out", task.grad ? large : small);
+  bool finished;
+  {
+    nb::gil_scoped_release free;
+    finished = chosen().bend(task);
+  }
+  if (!finished) throw nb::python_error();
+}
+
 void few_rows(nb::handle x, nb::handle weight, nb::handle bias, nb::handle out, int64_t rows, int64_t outputs,
               int64_t channels) {
   FewRows task;
@@ -382,6 +402,8 @@ NB_MODULE(_kernels, m) {
   m.def("survey", &survey, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("lse"), nb::arg("asked"), "Adds to the sums and writes the maxima and links asked for.");
+  m.def("bend", &bend, nb::arg("curve"), nb::arg("x"), nb::arg("grad").none(), nb::arg("out"), nb::arg("rows"),
+        nb::arg("width"), "Writes the curve of x, or with grad its gradient.");
   m.def("few_rows", &few_rows, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("out"),
         nb::arg("rows"), nb::arg("outputs"), nb::arg("channels"), "Writes x·weightᵀ + bias.");
   set_interrupt(&interrupted_by_signal);

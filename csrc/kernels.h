@@ -11,6 +11,7 @@ bool decode_suits(const Problem& p);  // decode.cpp: whether it is the faster wa
 bool backward(const Backward& call);  // backward.cpp
 bool look(const Look& call);          // forward.cpp
 bool survey(const Survey& call);      // lens.cpp
+bool bend(const Bend& call);          // pointwise.cpp
 bool few_rows(const FewRows& call);   // few_rows.cpp
 
 double peak_gflops(int threads, double seconds);             // measure.cpp

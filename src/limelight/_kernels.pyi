@@ -79,3 +79,8 @@ def few_rows(
     rows: int, outputs: int, channels: int,
 ) -> None:
     """Write x·weightᵀ + bias."""
+
+def bend(
+    curve: str, x: Tensor, grad: Tensor | None, out: Tensor, rows: int, width: int
+) -> None:
+    """Write the curve of x, or with grad its gradient."""

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limelight.layers.linear import Linear
+from limelight.ops.activations import gelu, gelu_tanh, swiglu
 from limelight.shapes import OptionError, ShapeError, check_whole, shape_text
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
 
 
-def swiglu(x: Tensor) -> Tensor:
-    """silu(gate) · up, the two halves of the last axis: `… 2f` → `… f`."""
-    gate, up = x.chunk(2, dim=-1)
-    return F.silu(gate) * up
-
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
     "swiglu": swiglu,
 }
 

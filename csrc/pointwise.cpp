@@ -1,0 +1,130 @@
+// The curves of feed-forward layers, value by value, forward and backward: memory-bound where the
+// library functions they replace are not.
+#include <algorithm>
+
+#include "kernels.h"
+#include "simd.h"
+#include "threads.h"
+
+namespace limelight::LIMELIGHT_ISA {
+namespace {
+
+constexpr int64_t kChunk = 8192;  // values of a job: a few microseconds of work
+
+struct Point {
+  vf value, slope;
+};
+
+// 1/(1 + e^−x); NaN stays NaN.
+LIMELIGHT_INLINE vf sigmoid(vf x) {
+  vf power = x * splat(-1.4426950408889634f);
+  const vf ceiling = splat(126.0f);
+  power = power > ceiling ? ceiling : power;
+  return 1.0f / (1.0f + exp2(power));
+}
+
+// x·σ(2√(2/π)·(x + 0.044715·x³)): the tanh form of gelu.
+LIMELIGHT_INLINE Point gelu_tanh(vf x) {
+  const vf square = x * x;
+  const vf share = sigmoid(x * (splat(1.5957691216057308f) + splat(0.07135481627159594f) * square));
+  const vf inner = splat(1.5957691216057308f) + splat(0.21406444881478782f) * square;
+  return {x * share, share + x * share * (1.0f - share) * inner};
+}
+
+// x·Φ(x), Φ by erfc(u) = e^(−u²)·t·P(t), t = 1/(1 + 0.4u), u = |x|/√2; Φ is off by at most 8e-8.
+LIMELIGHT_INLINE Point gelu(vf x) {
+  const vf size = absolute(x);
+  const vf t = 1.0f / (1.0f + splat(0.28284271247461906f) * size);
+  vf p = splat(-0.20026464178283224f);
+  p = p * t + splat(0.7091709126137941f);
+  p = p * t + splat(-0.37094888919461766f);
+  p = p * t + splat(0.4683094845379374f);
+  p = p * t + splat(0.16180843920205035f);
+  p = p * t + splat(0.23192466711720466f);
+  const vf bell = exp2(x * x * splat(-0.7213475204444817f));
+  const vf tail = 0.5f * p * t * bell;
+  const vf share = select((vi)(x > vf{}), 1.0f - tail, tail);
+  return {x * share, share + x * bell * splat(0.3989422804014327f)};
+}
+
+LIMELIGHT_INLINE Point silu(vf x) {
+  const vf share = sigmoid(x);
+  return {x * share, share * (1.0f + x * (1.0f - share))};
+}
+
+// `body(at, lanes)` for every vector of [0, count); only the last may have fewer lanes than W.
+template <class Body>
+LIMELIGHT_INLINE void vectors(int64_t count, const Body& body) {
+  int64_t at = 0;
+  for (; at + W <= count; at += W) body(at, W);
+  if (at < count) body(at, static_cast<int>(count - at));
+}
+
+LIMELIGHT_INLINE vf load_some(const float* from, int lanes) {
+  if (lanes == W) return load(from);
+  float all[W] = {};
+  std::memcpy(all, from, sizeof(float) * lanes);
+  return load(all);
+}
+
+LIMELIGHT_INLINE void store_some(float* to, vf v, int lanes) {
+  std::memcpy(to, &v, sizeof(float) * lanes);
+}
+
+template <class Curve>
+bool bend(const Bend& call, const Curve& curve) {
+  const int64_t total = call.rows * call.width;
+  return parallel((total + kChunk - 1) / kChunk, thread_limit(), [&](int64_t job, int) {
+    const int64_t first = job * kChunk, count = std::min(kChunk, total - first);
+    const float* x = call.x + first;
+    float* out = call.out + first;
+    if (!call.grad) {
+      vectors(count, [&](int64_t at, int lanes) {
+        store_some(out + at, curve(load_some(x + at, lanes)).value, lanes);
+      });
+      return;
+    }
+    const float* grad = call.grad + first;
+    vectors(count, [&](int64_t at, int lanes) {
+      store_some(out + at, load_some(grad + at, lanes) * curve(load_some(x + at, lanes)).slope, lanes);
+    });
+  });
+}
+
+// silu(gate)·up: a row of x, and of its gradient, is gate and then up, `width` values each.
+bool bend_gated(const Bend& call) {
+  const int64_t width = call.width, step = std::max<int64_t>(1, kChunk / std::max<int64_t>(1, width));
+  return parallel((call.rows + step - 1) / step, thread_limit(), [&](int64_t job, int) {
+    const int64_t last = std::min(call.rows, (job + 1) * step);
+    for (int64_t row = job * step; row < last; ++row) {
+      const float *gate = call.x + row * 2 * width, *up = gate + width;
+      if (!call.grad) {
+        float* out = call.out + row * width;
+        vectors(width, [&](int64_t at, int lanes) {
+          store_some(out + at, silu(load_some(gate + at, lanes)).value * load_some(up + at, lanes), lanes);
+        });
+        continue;
+      }
+      const float* grad = call.grad + row * width;
+      float *to_gate = call.out + row * 2 * width, *to_up = to_gate + width;
+      vectors(width, [&](int64_t at, int lanes) {
+        const vf g = load_some(grad + at, lanes), u = load_some(up + at, lanes);
+        const Point point = silu(load_some(gate + at, lanes));
+        store_some(to_gate + at, g * u * point.slope, lanes);
+        store_some(to_up + at, g * point.value, lanes);
+      });
+    }
+  });
+}
+
+}  // namespace
+
+bool bend(const Bend& call) {
+  switch (call.curve) {
+    case Curve::gelu: return bend(call, [](vf x) { return gelu(x); });
+    case Curve::gelu_tanh: return bend(call, [](vf x) { return gelu_tanh(x); });
+    default: return bend_gated(call);
+  }
+}
+
+}  // namespace limelight::LIMELIGHT_ISA

@@ -1,0 +1,108 @@
+"""The curves of feed-forward layers: gelu in both forms, and swiglu.
+
+    gelu(x)       x · Φ(x), Φ the normal distribution
+    gelu_tanh(x)  x · (1 + tanh(√(2/π)·(x + 0.044715·x³))) / 2
+    swiglu(x)     silu(gate) · up, where x is gate and up side by side
+
+PyTorch's formulas are the specification. In float32 on the CPU one kernel does each in a single
+pass, several times faster than the library's tanh; everywhere else PyTorch's own functions serve.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+try:
+    from limelight._kernels import bend as _bend
+except ImportError:  # without the kernels PyTorch's functions serve
+    _bend = None
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Gelu in its exact form, x · Φ(x), value by value.
+
+    >>> gelu(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1587,  0.0000,  0.8413])
+    """
+    return _curve("gelu", x) if _served(x) else F.gelu(x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The tanh form of gelu, value by value.
+
+    >>> gelu_tanh(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1588,  0.0000,  0.8412])
+    """
+    return _curve("gelu_tanh", x) if _served(x) else F.gelu(x, approximate="tanh")
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """silu(gate) · up, the two halves of the last axis: `… 2f` → `… f`.
+
+    >>> swiglu(torch.tensor([1.0, 2.0, 10.0, 10.0]))
+    tensor([ 7.3106, 17.6159])
+    """
+    if _served(x) and x.shape[-1] % 2 == 0:
+        return _curve("swiglu", x)
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def _served(x: Tensor) -> bool:
+    """Whether the kernel can take this call; what traces or wraps tensors needs PyTorch's own."""
+    return (
+        _bend is not None
+        and type(x) is Tensor
+        and x.dtype is torch.float32
+        and x.device.type == "cpu"
+        and x.is_contiguous()
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.maybe_current_level() is None  # pyright: ignore
+        and torch.utils._python_dispatch._get_current_dispatch_mode() is None  # pyright: ignore
+    )
+
+
+def _curve(curve: str, x: Tensor) -> Tensor:
+    if x.requires_grad and torch.is_grad_enabled():
+        return _Curve.apply(x, curve)
+    return _run(curve, x, None)
+
+
+def _run(curve: str, x: Tensor, grad: Tensor | None) -> Tensor:
+    assert _bend is not None
+    width = x.shape[-1] // 2 if curve == "swiglu" else x.shape[-1]
+    out = torch.empty_like(x) if grad is not None else x.new_empty((*x.shape[:-1], width))
+    _bend(curve, x, grad, out, out.numel() // max(out.shape[-1], 1), width)
+    return out
+
+
+class _Curve(torch.autograd.Function):
+    """The kernel with its gradient; differentiated a second time by PyTorch's own formulas."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, curve: str) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.curve = curve
+        return _run(curve, x, None)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        grad = grads[0]
+        if torch.is_grad_enabled():  # create_graph=True
+            return _differentiable(ctx.curve, x, grad), None
+        return _run(ctx.curve, x, grad.contiguous()), None
+
+
+def _differentiable(curve: str, x: Tensor, grad: Tensor) -> Tensor:
+    if curve == "swiglu":
+        gate, up = x.chunk(2, dim=-1)
+        share = torch.sigmoid(gate)
+        slope = share * (1 + gate * (1 - share))
+        return torch.cat((grad * up * slope, grad * gate * share), dim=-1)
+    form = "tanh" if curve == "gelu_tanh" else "none"
+    return torch.ops.aten.gelu_backward(grad, x, approximate=form)
