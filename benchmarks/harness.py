@@ -8,12 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from benchmarks.machine import Machine
+from benchmarks.machine import Machine, read_memory
 
 T = TypeVar("T")
 
@@ -22,6 +23,10 @@ Call = Callable[[], "Tensor | Sequence[Tensor] | None"]
 
 SETTLE = 0.012
 """Seconds before each block: idle workers of the previous contender's pool stop spinning."""
+
+
+PLAIN_READ = "plain read"
+"""The contender that only reads what a memory-bound case must read."""
 
 
 class UnableError(Exception):
@@ -41,8 +46,8 @@ class Case:
     peers: Mapping[str, Callable[[], Call]]
     flops: float = 0.0
     """Floating-point operations of one call, for the share of the FMA peak."""
-    bytes: float = 0.0
-    """Bytes that one call must read, for the share of the read bandwidth."""
+    reads: Sequence[Tensor] = ()
+    """What one call must read; a plain read is timed beside, for the share of the bandwidth."""
     tolerance: float = 2e-4
     beside: Mapping[str, Callable[[], Call]] = field(default_factory=dict[str, Callable[[], Call]])
     """Contenders that are shown but do not count as a peer (what a caller can do by hand)."""
@@ -146,19 +151,20 @@ class Bench:
         ours = timings["ours"]
         peers = {name: timings[name] for name in case.peers if name in timings}
         best = min(peers, key=lambda name: peers[name].median, default=None)
-        gflops, gbytes = case.flops / ours.median / 1e9, case.bytes / ours.median / 1e9
+        gflops = case.flops / ours.median / 1e9
+        plain = timings.get(PLAIN_READ)
         return Row(
             case=case.name,
             ours=ours,
             peers=peers,
-            beside={name: timings[name] for name in case.beside if name in timings},
+            beside={name: timings[name] for name in (*case.beside, PLAIN_READ) if name in timings},
             left_out=left_out,
             best=best,
             ratio=None if best is None else ratio(times[best], times["ours"]),
             gflops=gflops,
             peak_share=gflops / self.machine.peak_gflops if case.flops else 0.0,
-            gbytes=gbytes,
-            bandwidth_share=gbytes / self.machine.read_gbytes if case.bytes else 0.0,
+            gbytes=sum(tensor.nbytes for tensor in case.reads) / ours.median / 1e9,
+            bandwidth_share=0.0 if plain is None else plain.median / ours.median,
         )
 
     def worst(self, rows: Iterable[Row] | None = None) -> float:
@@ -244,7 +250,14 @@ def _made(case: Case) -> tuple[dict[str, Call], dict[str, str]]:
         unpack = case.unpack.get(name, lambda answer: answer)
         _check_equal(case, name, expected, [unpack(answer) for answer in _flat(call())])
         calls[name] = call
+    if case.reads:
+        calls[PLAIN_READ] = partial(_read_all, case.reads)
     return calls, left_out
+
+
+def _read_all(reads: Sequence[Tensor]) -> None:
+    for tensor in reads:
+        read_memory(tensor)
 
 
 def _check_equal(case: Case, name: str, expected: list[Tensor], found: list[Tensor]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 import statistics
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -38,7 +40,8 @@ def measure_machine() -> Machine:
 
     torch.set_num_threads(THREADS)
     peaks = [_kernels.peak_gflops(THREADS, 0.05) for _ in range(11)]
-    reads = [_kernels.read_gbytes(THREADS, 1 << 30) for _ in range(7)]
+    memory = torch.zeros(1 << 28)
+    reads = [memory.nbytes / 1e9 / _seconds(lambda: read_memory(memory)) for _ in range(9)]
     return Machine(
         name=_processor(),
         isa=_kernels.isa(),
@@ -49,6 +52,19 @@ def measure_machine() -> Machine:
         commit=_commit(),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+def read_memory(tensor: torch.Tensor) -> None:
+    """Read a tensor once and do nothing with it: the least that a call over it can take."""
+    from limelight import _kernels
+
+    _kernels.read_memory(tensor, THREADS)
+
+
+def _seconds(call: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def _processor() -> str:

@@ -146,7 +146,7 @@ struct Kernels {
   bool (*bend)(const Bend&);
   bool (*few_rows)(const FewRows&);
   double (*peak_gflops)(int threads, double seconds);
-  double (*read_gbytes)(int threads, int64_t bytes, int passes);
+  void (*read_memory)(int threads, const float* from, int64_t floats);
 };
 
 }  // namespace limelight

@@ -368,6 +368,14 @@ void few_rows(nb::handle x, nb::handle weight, nb::handle bias, nb::handle out, 
   if (!finished) throw nb::python_error();
 }
 
+void read_memory(nb::handle tensor, int threads) {
+  const float* from = static_cast<const float*>(address(tensor));
+  const nb::object bytes = tensor.attr("nbytes");
+  const int64_t floats = whole(bytes.ptr()) / static_cast<int64_t>(sizeof(float));
+  nb::gil_scoped_release free;
+  chosen().read_memory(threads, from, floats);
+}
+
 }  // namespace
 }  // namespace limelight
 
@@ -382,10 +390,9 @@ NB_MODULE(_kernels, m) {
   }, "The builds that this CPU can run, the best first.");
   m.def("threads", &thread_limit, "How many threads the next call may use.");
   m.def("peak_gflops", [](int threads, double seconds) { return chosen().peak_gflops(threads, seconds); },
-        nb::arg("threads"), nb::arg("seconds"), "Fused multiply-adds in registers, two operations each, in 1e9 a second.");
-  m.def("read_gbytes", [](int threads, int64_t bytes, int passes) {
-    return chosen().read_gbytes(threads, bytes, passes);
-  }, nb::arg("threads"), nb::arg("bytes"), nb::arg("passes"), "Bytes read from memory, in 1e9 a second.");
+        nb::arg("threads"), nb::arg("seconds"), "Fused multiply-adds in registers, two operations each, in 1e9/s.");
+  m.def("read_memory", &read_memory, nb::arg("tensor"), nb::arg("threads"),
+        "Reads a contiguous tensor and does nothing with it: what memory can give at most.");
   m.def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), "Writes out and lse.");

@@ -1,15 +1,12 @@
-// One or few queries against a long cache: the keys are split into stretches,
-// so that all cores work even at batch 1, and the stretches' results are
-// combined by their log-sum-exp.
+// One or few queries against a long cache: the keys are split into stretches, so that all cores work even
+// at batch 1, and the stretches' results are combined by their log-sum-exp.
 //
-// Here the memory is the limit, not the arithmetic. Keys and values are read
-// where they lie, once for all the queries of a group (GQA: the group's heads
-// are stacked as rows), W keys at a time. How the keys are split depends on the
-// sizes alone, never on the number of threads: the result is the same bit for
+// Here the memory is the limit, not the arithmetic. Keys and values are read where they lie, once for all
+// the queries of a group (GQA: the group's heads are stacked as rows), from four places at a time. How the
+// keys are split depends on the sizes alone, never on the number of threads: the result is the same bit for
 // bit.
 #include <cmath>
 #include <memory>
-#include <type_traits>
 
 #include "dropout.h"
 #include "kernels.h"
@@ -19,13 +16,13 @@
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
-constexpr int64_t kKeys = 128;        // keys of a block: scores of a block stay in the first cache
-constexpr int64_t kLeastKeys = 512;   // fewer are not worth a job of their own
-constexpr int64_t kJobs = 128;        // enough for many cores, few enough to combine for nothing
-constexpr int64_t kAhead = 8;         // keys between the one read and the one fetched
-constexpr double kWorthThread = 3e4;  // elements read that pay for waking another thread
-constexpr int64_t kMostQueries = 8;   // of a head,
-constexpr int64_t kMostRows = 32;     // and of all heads that share a key: beyond, tiles are faster
+constexpr int64_t kSteps = 64;         // keys that a block takes from each place it reads at,
+constexpr int64_t kKeys = 4 * kSteps;  // and in all
+constexpr int64_t kLeastKeys = 512;    // fewer are not worth a job of their own
+constexpr int64_t kJobs = 128;         // enough for many cores, few enough to combine for nothing
+constexpr double kWorthThread = 3e4;   // elements read that pay for waking another thread
+constexpr int64_t kMostQueries = 8;    // of a head,
+constexpr int64_t kMostRows = 32;      // and of all heads that share a key: beyond, tiles are faster
 constexpr float kNever = -__builtin_inff();
 
 constexpr int64_t whole_vectors(int64_t count) { return (count + W - 1) / W * W; }
@@ -101,96 +98,87 @@ Place place(const Plan& plan, int64_t b, int64_t g, int64_t r) {
   return {b, g * plan.p.group() + r / plan.p.i(), r % plan.p.i()};
 }
 
-// Hints that the row `ahead` bytes on will be wanted. Addresses beyond the end
-// are never read.
-template <class T>
-LIMELIGHT_INLINE void fetch_row(const T* row, int64_t channels, int64_t ahead) {
-  const auto start = reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(ahead);
-  for (uintptr_t at = 0; at < static_cast<uintptr_t>(channels) * sizeof(T); at += 64)
-    __builtin_prefetch(reinterpret_cast<const void*>(start + at));
-}
+// The keys of a block: `steps` from each of `Lanes` places that lie `apart` keys from one another. A core
+// draws half as much again from memory when it reads four places side by side as when it reads one.
+struct Block {
+  int64_t j0, apart, steps;
+};
+constexpr int kLanes = kKeys / kSteps;
 
-// Two rows at a time: the memory is then read almost in the order of its
-// addresses, which is faster by a third than eight rows side by side, and the
-// queries are loaded half as often as with one.
-constexpr int kPair = 2;
-
-// lanes[r][t] = query row r · key row t, still spread over the lanes, for
-// `Rows` queries and two keys. Fewer queries take turns with several sums, so
-// that eight are always under way.
-template <int Rows, class T>
-LIMELIGHT_INLINE void dot_pair(const float* queries, int64_t query_stride, const T* const (&key)[kPair],
-                               int64_t d, vf* into) {
-  constexpr int kTurns = 4 / Rows;
-  vf sum[kTurns][Rows][kPair] = {};
+// spread[lane][r] = query row r · that lane's key, not yet added up over the vector's lanes, for `Rows`
+// queries. A single query takes turns with two sums, so that eight are under way.
+template <int Lanes, int Rows, class T>
+LIMELIGHT_INLINE void dot_rows(const float* queries, int64_t query_stride, const T* const (&key)[Lanes], int64_t d,
+                               vf* spread, int64_t lane_stride, int64_t row_stride) {
+  constexpr int kTurns = 2 / Rows;
+  vf sum[kTurns][Rows][Lanes] = {};
   int64_t c = 0;
   for (; c + kTurns * W <= d; c += kTurns * W)
     for (int u = 0; u < kTurns; ++u) {
-      const vf first = load(key[0] + c + u * W), second = load(key[1] + c + u * W);
-      for (int r = 0; r < Rows; ++r) {
-        const vf x = load(queries + r * query_stride + c + u * W);
-        sum[u][r][0] += x * first, sum[u][r][1] += x * second;
+      vf query[Rows];
+      for (int r = 0; r < Rows; ++r) query[r] = load(queries + r * query_stride + c + u * W);
+      for (int x = 0; x < Lanes; ++x) {
+        const vf channel = load(key[x] + c + u * W);
+        for (int r = 0; r < Rows; ++r) sum[u][r][x] += query[r] * channel;
       }
     }
-  for (; c < d; c += W) {
-    const int64_t left = d - c;
-    const vf first = left < W ? load_part(key[0] + c, left) : load(key[0] + c);
-    const vf second = left < W ? load_part(key[1] + c, left) : load(key[1] + c);
-    for (int r = 0; r < Rows; ++r) {
-      const vf x = load(queries + r * query_stride + c);
-      sum[0][r][0] += x * first, sum[0][r][1] += x * second;
+  for (; c < d; c += W)
+    for (int x = 0; x < Lanes; ++x) {
+      const vf channel = d - c < W ? load_part(key[x] + c, d - c) : load(key[x] + c);
+      for (int r = 0; r < Rows; ++r) sum[0][r][x] += load(queries + r * query_stride + c) * channel;
     }
-  }
   for (int r = 0; r < Rows; ++r)
-    for (int t = 0; t < kPair; ++t) {
-      for (int u = 1; u < kTurns; ++u) sum[0][r][t] += sum[u][r][t];
-      into[r * W + t] = sum[0][r][t];
+    for (int x = 0; x < Lanes; ++x) {
+      for (int u = 1; u < kTurns; ++u) sum[0][r][x] += sum[u][r][x];
+      spread[x * lane_stride + r * row_stride] = sum[0][r][x];
     }
 }
 
-// scores[r][t] for the keys of one block; what stands after the last key is of
-// no meaning.
-template <class T>
-void score_block(const Plan& plan, const float* queries, const T* keys, int64_t count, vf* spread,
+// scores[r][lane][step] of a block; what stands after the last step is of no meaning. Scores of W steps are
+// added up at once, by one transposition of what dot_rows left in `spread` (lane, row, W).
+template <int Lanes, class T>
+void score_block(const Plan& plan, const Block& block, const T* keys, const float* queries, vf* spread,
                  float* scores) {
   const int64_t stride = plan.p.key.stride[2], d = plan.p.d(), rows = plan.rows, padded = plan.d;
-  const int64_t ahead = kAhead * stride * static_cast<int64_t>(sizeof(T));
-  for (int64_t t = 0; t < count; t += W) {
-    for (int64_t u = 0; u < W; u += kPair) {
-      const T* key[kPair];
-      for (int64_t x = 0; x < kPair; ++x) key[x] = keys + smaller(t + u + x, count - 1) * stride;
-      for (int64_t x = 0; x < kPair; ++x) fetch_row(key[x], d, ahead);
+  for (int64_t t = 0; t < block.steps; t += W) {
+    for (int64_t u = 0; u < smaller(W, block.steps - t); ++u) {
+      const T* key[Lanes];
+      for (int x = 0; x < Lanes; ++x) key[x] = keys + (block.j0 + x * block.apart + t + u) * stride;
       int64_t r = 0;
-      for (; r + 4 <= rows; r += 4) dot_pair<4>(queries + r * padded, padded, key, d, spread + r * W + u);
-      if (r + 2 <= rows) dot_pair<2>(queries + r * padded, padded, key, d, spread + r * W + u), r += 2;
-      if (r < rows) dot_pair<1>(queries + r * padded, padded, key, d, spread + r * W + u);
+      for (; r + 2 <= rows; r += 2)
+        dot_rows<Lanes, 2>(queries + r * padded, padded, key, d, spread + r * W + u, rows * W, W);
+      if (r < rows) dot_rows<Lanes, 1>(queries + r * padded, padded, key, d, spread + r * W + u, rows * W, W);
     }
-    for (int64_t r = 0; r < plan.rows; ++r) {  // one transposition adds up the lanes of W keys
-      vf sum[W];
-      for (int u = 0; u < W; ++u) sum[u] = spread[r * W + u];
-      transpose(sum);
-      vf total = sum[0];
-      for (int u = 1; u < W; ++u) total += sum[u];
-      store(scores + r * kKeys + t, total);
-    }
+    for (int64_t x = 0; x < Lanes; ++x)
+      for (int64_t r = 0; r < rows; ++r) {
+        vf sum[W];
+        for (int u = 0; u < W; ++u) sum[u] = spread[(x * rows + r) * W + u];
+        transpose(sum);
+        vf total = sum[0];
+        for (int u = 1; u < W; ++u) total += sum[u];
+        store(scores + r * kKeys + x * kSteps + t, total);
+      }
   }
 }
 
-// Scores become weights 2^(score − largest); what was summed before is scaled
-// down to the new largest.
-void weigh_row(const Plan& plan, const Place& at, int64_t j0, int64_t count, float* scores, int64_t r,
-               const Part& part) {
+// Scores become weights 2^(score − largest); what was summed before is scaled down to the new largest.
+template <int Lanes>
+void weigh_row(const Plan& plan, const Place& at, const Block& block, float* scores, int64_t r, const Part& part) {
+  const auto each = [&](auto&& body) {
+    for (int64_t x = 0; x < Lanes; ++x)
+      for (int64_t t = 0; t < block.steps; t += W) body(scores + x * kSteps + t, block.j0 + x * block.apart + t);
+  };
   vf top = splat(kNever);
-  for (int64_t t = 0; t < count; t += W) top = larger(load(scores + t), top);
-  const float before = part.largest[r], block = max_of(top);
-  const float now = block > before ? block : before;
+  each([&](float* here, int64_t) { top = larger(load(here), top); });
+  const float before = part.largest[r], found = max_of(top);
+  const float now = found > before ? found : before;
   const float zero = now == kNever ? 0.0f : now;  // nothing allowed yet: −inf − 0 gives weights of 0
   vf total{};
-  for (int64_t t = 0; t < count; t += W) {
-    const vf weight = exp2(load(scores + t) - zero);
+  each([&](float* here, int64_t) {
+    const vf weight = exp2(load(here) - zero);
     total += weight;
-    store(scores + t, weight);
-  }
+    store(here, weight);
+  });
   if (now != before) {
     const float shrink = std::exp2(before - now);
     part.total[r] *= shrink;
@@ -201,67 +189,104 @@ void weigh_row(const Plan& plan, const Place& at, int64_t j0, int64_t count, flo
   part.total[r] += sum_of(total);
   if (plan.p.dropout > 0) {
     const uint32_t word = plan.dropout.row(at.b * plan.p.h() + at.h, at.i);
-    for (int64_t t = 0; t < count; t += W)
-      store(scores + t, select(plan.dropout.keep(word, j0 + t), load(scores + t), vf{}));
+    each([&](float* here, int64_t j) { store(here, select(plan.dropout.keep(word, j), load(here), vf{})); });
   }
 }
 
-// sum[r] += Σ weights[r][t] · value row t, for `Rows` sums and `Keys` value
-// rows
-template <int Rows, int Keys, class T>
-LIMELIGHT_INLINE void add_rows(const Plan& plan, const float* weights, const T* value, float* sums) {
-  const int64_t e = plan.p.e(), padded = plan.e;
-  const T* row[Keys];
-  for (int t = 0; t < Keys; ++t) row[t] = value + t * plan.p.value.stride[2];
-  float* into[Rows];
-  for (int r = 0; r < Rows; ++r) into[r] = sums + r * padded;
-  vf weight[Rows][Keys];
+// sum[r] += Σ weights[r][lane] · that lane's value row, for `Rows` sums
+template <int Lanes, int Rows, class T>
+LIMELIGHT_INLINE void add_rows(const float* weights, const T* const (&value)[Lanes], int64_t e, float* sums,
+                               int64_t padded) {
+  vf weight[Rows][Lanes];
   for (int r = 0; r < Rows; ++r)
-    for (int t = 0; t < Keys; ++t) weight[r][t] = splat(weights[r * kKeys + t]);
-  const auto add = [&](int64_t c, const vf(&values)[Keys]) {
+    for (int x = 0; x < Lanes; ++x) weight[r][x] = splat(weights[r * kKeys + x * kSteps]);
+  const auto add = [&](int64_t c, const vf(&values)[Lanes]) {
     for (int r = 0; r < Rows; ++r) {
-      vf total = load(into[r] + c);
-      for (int t = 0; t < Keys; ++t) total += weight[r][t] * values[t];
-      store(into[r] + c, total);
+      vf total = load(sums + r * padded + c);
+      for (int x = 0; x < Lanes; ++x) total += weight[r][x] * values[x];
+      store(sums + r * padded + c, total);
     }
   };
   int64_t c = 0;
+  vf values[Lanes];
   for (; c + W <= e; c += W) {
-    vf values[Keys];
-    for (int t = 0; t < Keys; ++t) values[t] = load(row[t] + c);
+    for (int x = 0; x < Lanes; ++x) values[x] = load(value[x] + c);
     add(c, values);
   }
   if (c < e) {
-    vf values[Keys];
-    for (int t = 0; t < Keys; ++t) values[t] = load_part(row[t] + c, e - c);
+    for (int x = 0; x < Lanes; ++x) values[x] = load_part(value[x] + c, e - c);
     add(c, values);
   }
 }
 
-template <class T>
-void add_block(const Plan& plan, const float* weights, const T* values, int64_t count, float* sums) {
-  const int64_t stride = plan.p.value.stride[2], e = plan.p.e();
-  const int64_t ahead = kAhead * stride * static_cast<int64_t>(sizeof(T));
-  int64_t t = 0;
-  const auto some = [&](auto keys) {
-    constexpr int kTogether = decltype(keys)::value;
-    const T* from = values + t * stride;
-    for (int64_t x = 0; x < kTogether; ++x) fetch_row(from + x * stride, e, ahead);
+template <int Lanes, class T>
+void add_block(const Plan& plan, const Block& block, const T* values, const float* weights, float* sums) {
+  const int64_t stride = plan.p.value.stride[2], e = plan.p.e(), rows = plan.rows, padded = plan.e;
+  for (int64_t t = 0; t < block.steps; ++t) {
+    const T* value[Lanes];
+    for (int x = 0; x < Lanes; ++x) value[x] = values + (block.j0 + x * block.apart + t) * stride;
     int64_t r = 0;
-    for (; r + 2 <= plan.rows; r += 2)
-      add_rows<2, kTogether>(plan, weights + r * kKeys + t, from, sums + r * plan.e);
-    if (r < plan.rows) add_rows<1, kTogether>(plan, weights + r * kKeys + t, from, sums + r * plan.e);
-    t += kTogether;
-  };
-  while (t + 4 <= count) some(std::integral_constant<int, 4>{});
-  while (t < count) some(std::integral_constant<int, 1>{});
+    for (; r + 2 <= rows; r += 2) add_rows<Lanes, 2>(weights + r * kKeys + t, value, e, sums + r * padded, padded);
+    if (r < rows) add_rows<Lanes, 1>(weights + r * kKeys + t, value, e, sums + r * padded, padded);
+  }
 }
 
-// What the mask leaves of a block for one head's queries.
-Cover cover_of_head(const Plan& plan, int64_t b, int64_t h, int64_t j0, int64_t j1) {
+// What the mask leaves of a stretch of keys for one head's queries.
+Cover cover_of_head(const Plan& plan, int64_t b, int64_t h, int64_t j0, int64_t count) {
   const Problem& p = plan.p;
   if (!p.mask) return Cover::all;
-  return cover(p.mask.nodes[0], {b, h, p.i(), p.j()}, {0, p.i(), j0, j1});
+  return cover(p.mask.nodes[0], {b, h, p.i(), p.j()}, {0, p.i(), j0, j0 + count});
+}
+
+template <int Lanes>
+bool any_allowed(const Plan& plan, int64_t b, int64_t g, const Block& block) {
+  for (int64_t h = g * plan.p.group(); h < (g + 1) * plan.p.group(); ++h)
+    for (int64_t x = 0; x < Lanes; ++x)
+      if (cover_of_head(plan, b, h, block.j0 + x * block.apart, block.steps) != Cover::none) return true;
+  return false;
+}
+
+// Cap, bias, slopes and mask of one row of scores, as far as the call has them.
+template <int Lanes>
+void shape_row(const Plan& plan, const Place& at, const Block& block, float* scores) {
+  const Problem& p = plan.p;
+  for (int64_t x = 0; x < Lanes; ++x) {
+    const int64_t j0 = block.j0 + x * block.apart;
+    float* row = scores + x * kSteps;
+    if (adjusts(p)) adjust_row(p, at.b, at.h, at.i, j0, block.steps, row);
+    for (int64_t t = block.steps; t % W; ++t) row[t] = kNever;
+    if (cover_of_head(plan, at.b, at.h, j0, block.steps) == Cover::all) continue;
+    uint64_t words[(kSteps + kWordKeys - 1) / kWordKeys];
+    row_bits(p.mask.nodes[0], {at.b, at.h, p.i(), p.j()}, at.i, j0, block.steps, words);
+    forbid(row, words, block.steps);
+  }
+}
+
+// What a job works in.
+struct Room {
+  float *queries, *scores;
+  vf* spread;
+
+  explicit Room(const Plan& plan) {
+    queries = scratch(static_cast<size_t>(plan.rows * (plan.d + kKeys + kLanes * W * W)));
+    scores = queries + plan.rows * plan.d;
+    spread = reinterpret_cast<vf*>(scores + plan.rows * kKeys);
+  }
+};
+
+template <int Lanes, class T>
+void visit(const Plan& plan, int64_t b, int64_t g, const Block& block, const Room& room, const Part& part) {
+  const Problem& p = plan.p;
+  if (p.mask && !any_allowed<Lanes>(plan, b, g, block)) return;
+  score_block<Lanes>(plan, block, static_cast<const T*>(p.key.data) + p.key.at(b, g, 0), room.queries, room.spread,
+                     room.scores);
+  for (int64_t r = 0; r < plan.rows; ++r) {
+    const Place at = place(plan, b, g, r);
+    float* row = room.scores + r * kKeys;
+    shape_row<Lanes>(plan, at, block, row);
+    weigh_row<Lanes>(plan, at, block, row, r, part);
+  }
+  add_block<Lanes>(plan, block, static_cast<const T*>(p.value.data) + p.value.at(b, g, 0), room.scores, part.sum);
 }
 
 template <class T>
@@ -277,36 +302,15 @@ void read_queries(const Plan& plan, int64_t b, int64_t g, float* queries) {
 // One part: all the rows of a key head over one stretch of keys.
 template <class T>
 void sweep(const Plan& plan, int64_t b, int64_t g, Range keys, const Part& part) {
-  const Problem& p = plan.p;
-  float* queries = scratch(static_cast<size_t>(plan.rows * (plan.d + kKeys + W * W)));
-  float* scores = queries + plan.rows * plan.d;
-  vf* spread = reinterpret_cast<vf*>(scores + plan.rows * kKeys);
-  read_queries<T>(plan, b, g, queries);
+  const Room room(plan);
+  read_queries<T>(plan, b, g, room.queries);
   for (int64_t r = 0; r < plan.rows; ++r) part.largest[r] = kNever, part.total[r] = 0;
   for (int64_t t = 0; t < plan.rows * plan.e; ++t) part.sum[t] = 0;
-  const T* key = static_cast<const T*>(p.key.data) + p.key.at(b, g, 0);
-  const T* value = static_cast<const T*>(p.value.data) + p.value.at(b, g, 0);
-  for (int64_t j0 = keys.low; j0 < keys.high && !interrupted(); j0 += kKeys) {
-    const int64_t count = smaller(kKeys, keys.high - j0);
-    bool any = !p.mask;
-    for (int64_t h = g * p.group(); !any && h < (g + 1) * p.group(); ++h)
-      any = cover_of_head(plan, b, h, j0, j0 + count) != Cover::none;
-    if (!any) continue;
-    score_block(plan, queries, key + j0 * p.key.stride[2], count, spread, scores);
-    for (int64_t r = 0; r < plan.rows; ++r) {
-      const Place at = place(plan, b, g, r);
-      float* row = scores + r * kKeys;
-      if (adjusts(p)) adjust_row(p, at.b, at.h, at.i, j0, count, row);
-      for (int64_t t = count; t % W; ++t) row[t] = kNever;
-      if (p.mask && cover_of_head(plan, b, at.h, j0, j0 + count) != Cover::all) {
-        uint64_t words[kKeys / kWordKeys];
-        row_bits(p.mask.nodes[0], {at.b, at.h, p.i(), p.j()}, at.i, j0, count, words);
-        forbid(row, words, count);
-      }
-      weigh_row(plan, at, j0, count, row, r, part);
-    }
-    add_block(plan, scores, value + j0 * p.value.stride[2], count, part.sum);
-  }
+  const int64_t apart = (keys.high - keys.low) / kLanes;
+  for (int64_t t = 0; t < apart && !interrupted(); t += kSteps)
+    visit<kLanes, T>(plan, b, g, {keys.low + t, apart, smaller(kSteps, apart - t)}, room, part);
+  const int64_t last = keys.low + kLanes * apart;
+  if (last < keys.high) visit<1, T>(plan, b, g, {last, 0, keys.high - last}, room, part);
 }
 
 // The stretches of one key head, put together in their order: out and lse.
@@ -339,9 +343,7 @@ void combine(const Plan& plan, int64_t b, int64_t g, float* parts) {
     T* out = static_cast<T*>(plan.call.out.data) + plan.call.out.at(at.b, at.h, at.i);
     write_row(sum, out, p.e(), empty ? 0.0f : plan.dropout.grow / total);
     float& lse = plan.call.lse[(at.b * p.h() + at.h) * p.i() + at.i];
-    lse = empty                ? kNever
-          : largest == -kNever ? largest
-                               : largest * static_cast<float>(kLn2) + std::log(total);
+    lse = empty ? kNever : largest == -kNever ? largest : largest * static_cast<float>(kLn2) + std::log(total);
   }
 }
 

@@ -13,6 +13,6 @@ const Kernels kernels = {LIMELIGHT_TEXT(LIMELIGHT_ISA), forward, decode,
 #else
                          nullptr,
 #endif
-                         look, survey, bend, few_rows, peak_gflops, read_gbytes};
+                         look, survey, bend, few_rows, peak_gflops, read_memory};
 
 }  // namespace limelight::LIMELIGHT_ISA
