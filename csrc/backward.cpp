@@ -44,8 +44,11 @@ std::vector<int64_t> cuts(int64_t size, int64_t most, const int64_t* starts, int
   return found;
 }
 
-// How a call is cut up. A chain is a set of heads whose key blocks come one after the other: one key head,
-// or all those that share a bias and so add to the same gradient.
+// Whether Σ_j dS is all that the gradient of the bias takes: it is the same for all keys.
+bool sums_rows(const Backward& call) { return call.grad_bias && call.grad_bias.stride[3] == 0; }
+
+// How a call is cut up. A chain is a set of heads that one job sweeps over for each block of keys: one key
+// head, or all those that share a bias, so that no two jobs add to the same place of its gradient.
 struct Plan {
   const Problem& p;
   std::vector<int64_t> rows, keys;
@@ -57,8 +60,9 @@ struct Plan {
     rows = cuts(p.i(), kTileQueries, split ? split->table : nullptr, count);
     keys = cuts(p.j(), kTileKeys, split ? split->table + count + 1 : nullptr, count);
     const View& bias = call.grad_bias;
-    chains_b = bias && bias.stride[0] == 0 ? 1 : p.b();
-    chains_g = bias && bias.stride[1] == 0 ? 1 : p.g();
+    const bool shares = bias && !sums_rows(call);
+    chains_b = shares && bias.stride[0] == 0 ? 1 : p.b();
+    chains_g = shares && bias.stride[1] == 0 ? 1 : p.g();
   }
 
   int64_t tiles() const { return static_cast<int64_t>(rows.size()) - 1; }
@@ -110,7 +114,8 @@ class Gradients {
   void prepare(int64_t b, int64_t h, Range rows) const;
   bool sweep(int64_t chain, int64_t block, float* memory);
   bool sweep_head(KeyBlock& keys, int64_t b, int64_t h, int64_t chain, int64_t block, int64_t& settled);
-  void add_up() const;
+  void add_slopes() const;
+  void add_rows() const;
   bool write_queries(int threads) const;
 
   const Backward& call_;
@@ -118,17 +123,17 @@ class Gradients {
   const Plan plan_;
   Progress progress_;
   std::unique_ptr<float[]> row_floats_, query_floats_;
-  std::unique_ptr<double[]> sums_;
+  std::unique_ptr<double[]> slope_sums_;  // one for each head and block of keys
   RowTerms terms_;
   GradQuery grad_query_;
-  bool bias_sums_;
 };
 
 Gradients::Gradients(const Backward& call)
     : call_(call), p_(call.problem), plan_(call), progress_(plan_.chains(), plan_.blocks()) {
   const int64_t heads = p_.b() * p_.h(), rows = heads * p_.i(), wide = round_up(p_.d(), NR);
-  row_floats_.reset(new float[static_cast<size_t>(2 * rows)]);
-  terms_ = {row_floats_.get(), row_floats_.get() + rows};
+  row_floats_.reset(new float[static_cast<size_t>(3 * rows)]);
+  float* floats = row_floats_.get();
+  terms_ = {floats, floats + rows, sums_rows(call) ? floats + 2 * rows : nullptr};
   const View& view = call.grad_query;
   if (view.dtype == Dtype::f32 && p_.d() == wide) {
     grad_query_ = {static_cast<float*>(view.data), {view.stride[0], view.stride[1], view.stride[2]}};
@@ -136,9 +141,7 @@ Gradients::Gradients(const Backward& call)
     query_floats_.reset(new float[static_cast<size_t>(rows * wide)]);
     grad_query_ = {query_floats_.get(), {p_.h() * p_.i() * wide, p_.i() * wide, wide}};
   }
-  bias_sums_ = call.grad_bias && call.grad_bias.stride[2] == 0 && call.grad_bias.stride[3] == 0;
-  if (bias_sums_ || call.grad_slopes)
-    sums_ = std::make_unique<double[]>(static_cast<size_t>(2 * heads * plan_.blocks()));
+  if (call.grad_slopes) slope_sums_ = std::make_unique<double[]>(static_cast<size_t>(heads * plan_.blocks()));
 }
 
 // The terms of some rows, and their dQ set to zero.
@@ -157,6 +160,7 @@ void Gradients::prepare(int64_t b, int64_t h, Range rows) const {
       const float lse = call_.lse[head + i];
       terms_.minus_lse[head + i] = lse == -__builtin_inff() ? lse : -lse * static_cast<float>(kLog2E);
       terms_.minus_delta[head + i] = (call_.grad_lse ? call_.grad_lse[head + i] : 0.0f) - sum_of(sum);
+      if (terms_.grad_sums) terms_.grad_sums[head + i] = 0;
       float* query = grad_query_.row(b, h, i);
       std::fill(query, query + wide, 0.0f);
     }
@@ -185,11 +189,7 @@ bool Gradients::sweep_head(KeyBlock& keys, int64_t b, int64_t h, int64_t chain, 
   const Range span = plan_.block(block);
   const Extent extent{b, h, p_.i(), p_.j()};
   const int64_t head = b * p_.h() + h;
-  HeadSums sums;
-  if (sums_) {
-    double* own = sums_.get() + 2 * (head * plan_.blocks() + block);
-    sums = {bias_sums_ ? own : nullptr, own + 1};
-  }
+  double* slope_sum = slope_sums_ ? slope_sums_.get() + head * plan_.blocks() + block : nullptr;
   const Range seen = p_.mask ? query_range(p_.mask.nodes[0], extent, span.low, span.high) : Range{0, p_.i()};
   for (int64_t t = 0; t < plan_.tiles(); ++t) {
     const Range rows = plan_.tile(t);
@@ -201,31 +201,39 @@ bool Gradients::sweep_head(KeyBlock& keys, int64_t b, int64_t h, int64_t chain, 
     const int64_t step = head * plan_.tiles() + t;
     progress_.passed(chain, block, step);
     if (interrupted() || !progress_.wait(chain, block, step, settled)) return false;
-    keys.add(h, rows, found, sums);
+    keys.add(h, rows, found, slope_sum);
     progress_.passed(chain, block, step + 1);
   }
   return true;
 }
 
-// The numbers that a head gave for each block of keys, added in their order.
-void Gradients::add_up() const {
-  if (!sums_) return;
-  const double* own = sums_.get();
-  std::vector<double> slopes(static_cast<size_t>(p_.h()));
-  std::vector<double> biases(static_cast<size_t>(bias_sums_ ? p_.b() * p_.h() : 0));
-  const int64_t* stride = call_.grad_bias.stride;
+// The numbers that the blocks of keys gave for the slope of each head, added in their order.
+void Gradients::add_slopes() const {
+  if (!slope_sums_) return;
+  std::vector<double> total(static_cast<size_t>(p_.h()));
+  const double* own = slope_sums_.get();
+  for (int64_t head = 0; head < p_.b() * p_.h(); ++head)
+    for (int64_t t = 0; t < plan_.blocks(); ++t) total[head % p_.h()] += *own++;
+  std::copy(total.begin(), total.end(), call_.grad_slopes);
+}
+
+// The sums of the rows, added over the axes that the bias repeats.
+void Gradients::add_rows() const {
+  if (!terms_.grad_sums) return;
+  const View& grad = call_.grad_bias;
+  const int64_t many_h = grad.stride[1] ? p_.h() : 1, many_i = grad.stride[2] ? p_.i() : 1;
+  const int64_t many_b = grad.stride[0] ? p_.b() : 1;
+  std::vector<double> total(static_cast<size_t>(many_b * many_h * many_i));
+  const float* own = terms_.grad_sums;
   for (int64_t b = 0; b < p_.b(); ++b)
     for (int64_t h = 0; h < p_.h(); ++h)
-      for (int64_t t = 0; t < plan_.blocks(); ++t, own += 2) {
-        slopes[h] -= own[1];
-        if (bias_sums_) biases[(stride[0] ? b : 0) * p_.h() + (stride[1] ? h : 0)] += own[0];
-      }
-  if (call_.grad_slopes) std::copy(slopes.begin(), slopes.end(), call_.grad_slopes);
-  if (!bias_sums_) return;
-  for (int64_t b = 0; b < (stride[0] ? p_.b() : 1); ++b)
-    for (int64_t h = 0; h < (stride[1] ? p_.h() : 1); ++h)
-      static_cast<float*>(call_.grad_bias.data)[call_.grad_bias.at(b, h, 0)] =
-          static_cast<float>(biases[b * p_.h() + h]);
+      for (int64_t i = 0; i < p_.i(); ++i)
+        total[(b % many_b * many_h + h % many_h) * many_i + i % many_i] += *own++;
+  const double* from = total.data();
+  for (int64_t b = 0; b < many_b; ++b)
+    for (int64_t h = 0; h < many_h; ++h)
+      for (int64_t i = 0; i < many_i; ++i)
+        static_cast<float*>(grad.data)[grad.at(b, h, i)] = static_cast<float>(*from++);
 }
 
 // dQ from where it was gathered to where it was asked for.
@@ -261,7 +269,8 @@ bool Gradients::run() {
     sweep(first + rest % here, rest / here, scratch(KeyBlock::memory_floats(p_)));
   });
   if (!finished || !write_queries(threads)) return false;
-  add_up();
+  add_slopes();
+  add_rows();
   return true;
 }
 

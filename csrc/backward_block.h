@@ -12,6 +12,7 @@ namespace limelight::LIMELIGHT_ISA {
 struct RowTerms {
   float* minus_lse;    // b h i: −lse·log2(e), and −inf where nothing was allowed
   float* minus_delta;  // b h i: dlse − Σ_e out·grad_out
+  float* grad_sums;    // b h i: Σ_j dS gathers here for a bias that is the same for all keys; or null
 };
 
 // Where dQ gathers: float32 rows that are padded to NR columns.
@@ -24,13 +25,6 @@ struct GradQuery {
   }
 };
 
-// Sums over all queries and keys of a head, one number for each block of keys: they are added in order at
-// the end. Null when they are not asked for.
-struct HeadSums {
-  double* bias = nullptr;
-  double* slope = nullptr;
-};
-
 // Up to kTileKeys keys of one key head, and the gradients they gather from tile after tile of queries.
 class KeyBlock {
  public:
@@ -38,7 +32,7 @@ class KeyBlock {
   static size_t memory_floats(const Problem& p);
 
   void begin(int64_t b, int64_t g, Range keys);
-  void add(int64_t h, Range queries, Cover cover, const HeadSums& sums);
+  void add(int64_t h, Range queries, Cover cover, double* slope_sum);
   void finish();
 
  private:
@@ -53,8 +47,8 @@ class KeyBlock {
   Range span_of(int64_t panel, int64_t rows) const;
   void plain(const Panel& panel, const float* minus_lse, const float* minus_delta);
   void shaped(const Panel& panel, int64_t h, int64_t i0, const float* minus_lse, const float* minus_delta);
-  void gather_bias(const Panel& panel, int64_t h, int64_t i0, const HeadSums& sums);
-  void gather_slope(const Panel& panel, int64_t i0, const HeadSums& sums);
+  void gather_bias(const Panel& panel, int64_t h, int64_t i0);
+  double slope_of(const Panel& panel, int64_t i0) const;
 
   const Backward& call_;
   const Problem& p_;
@@ -170,7 +164,9 @@ LIMELIGHT_INLINE vf only(vf x, uint32_t bits, int half) {
   return (vf)((vi)x & ((splat_i(static_cast<int32_t>(bits >> (half * W))) & lane) != 0));
 }
 
-inline void KeyBlock::add(int64_t h, Range queries, Cover cover, const HeadSums& sums) {
+// Meets the queries of a head: rows `queries`, of which the mask leaves `cover`. What the head's slope takes
+// from them is added to *slope_sum.
+inline void KeyBlock::add(int64_t h, Range queries, Cover cover, double* slope_sum) {
   const int64_t rows = queries.high - queries.low, i0 = queries.low;
   const int64_t panels = (keys_.high - keys_.low + NR - 1) / NR;
   const bool full = (keys_.high - keys_.low) % NR == 0;
@@ -198,8 +194,8 @@ inline void KeyBlock::add(int64_t h, Range queries, Cover cover, const HeadSums&
     if (panel.rows.low == panel.rows.high) continue;
     if (shape) {
       shaped(panel, h, i0, minus_lse, minus_delta);
-      if (call_.grad_bias) gather_bias(panel, h, i0, sums);
-      if (call_.grad_slopes) gather_slope(panel, i0, sums);
+      if (call_.grad_bias) gather_bias(panel, h, i0);
+      if (call_.grad_slopes) *slope_sum += slope_of(panel, i0);
       if (cap_ > 0)
         for (int64_t x = panel.rows.low * NR; x < panel.rows.high * NR; x += W)
           store(scores + x, load(scores + x) * load(bend_ + x));
@@ -280,36 +276,33 @@ inline void KeyBlock::shaped(const Panel& panel, int64_t h, int64_t i0, const fl
   dots(panel.rows, p_.e(), grad_out_, wide_e_, value_panels_ + panel.index * NR * p_.e(), nullptr, differ);
 }
 
-// Adds dS to the gradient of the bias, whose axes may repeat (stride 0).
-inline void KeyBlock::gather_bias(const Panel& panel, int64_t h, int64_t i0, const HeadSums& sums) {
+// Adds dS to the gradient of the bias, whose axes may repeat (stride 0), or to the sums of the rows.
+inline void KeyBlock::gather_bias(const Panel& panel, int64_t h, int64_t i0) {
   const View& grad = call_.grad_bias;
-  const int64_t j0 = panel.index * NR, keys = smaller(NR, keys_.high - keys_.low - j0);
+  const int64_t j0 = panel.index * NR, keys = smaller(NR, keys_.high - keys_.low - j0), step = grad.stride[3];
   const float* scores = grad_scores_ + panel.index * kTileQueries * NR;
   for (int64_t r = panel.rows.low; r < panel.rows.high; ++r) {
-    float* into = static_cast<float*>(grad.data) + grad.at(b_, h, i0 + r);
-    if (grad.stride[3] != 0) {
-      into += (keys_.low + j0) * grad.stride[3];
-      for (int64_t t = 0; t < keys; ++t) into[t * grad.stride[3]] += scores[r * NR + t];
+    const float* row = scores + r * NR;
+    if (terms_.grad_sums) {
+      terms_.grad_sums[(b_ * p_.h() + h) * p_.i() + i0 + r] += sum_of(load(row) + load(row + W));
       continue;
     }
-    float sum = 0;
-    for (int64_t t = 0; t < keys; ++t) sum += scores[r * NR + t];
-    if (sums.bias)
-      *sums.bias += sum;
-    else
-      *into += sum;
+    float* into = static_cast<float*>(grad.data) + grad.at(b_, h, i0 + r) + (keys_.low + j0) * step;
+    for (int64_t t = 0; t < keys; ++t) into[t * step] += row[t];
   }
 }
 
-// Σ dS·|p_i − j|: what a head's slope takes from its scores.
-inline void KeyBlock::gather_slope(const Panel& panel, int64_t i0, const HeadSums& sums) {
+// −Σ dS·|p_i − j|: what a head's slope takes from its scores.
+inline double KeyBlock::slope_of(const Panel& panel, int64_t i0) const {
   const int64_t j0 = keys_.low + panel.index * NR, shift = p_.position_shift();
   const float* scores = grad_scores_ + panel.index * kTileQueries * NR;
+  double sum = 0;
   for (int64_t r = panel.rows.low; r < panel.rows.high; ++r) {
     const vf low = load(scores + r * NR) * distance(i0 + r + shift, j0);
     const vf high = load(scores + r * NR + W) * distance(i0 + r + shift, j0 + W);
-    *sums.slope += sum_of(low + high);
+    sum -= sum_of(low + high);
   }
+  return sum;
 }
 
 }  // namespace limelight::LIMELIGHT_ISA
