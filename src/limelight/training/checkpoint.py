@@ -14,7 +14,6 @@ whole, a run can be taken up by another number of processes.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from limelight.models.tokens import Tokens
 from limelight.models.weights import Safetensors, read_json, save_safetensors
 from limelight.shapes import FileError, OptionError
 from limelight.training.distributed import Group, share_like, whole
-from limelight.training.folder import RunFolder, written_whole
+from limelight.training.folder import RunFolder, remove_whole, written_whole
 from limelight.training.settings import Settings
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -69,7 +68,7 @@ def write_checkpoint(
             state = {"format": 1, "step": step, "settings": settings.as_table(), "data": data}
             (folder / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
         for old in run.steps()[: -settings.keep]:
-            shutil.rmtree(run.checkpoint(old), ignore_errors=True)
+            remove_whole(run.checkpoint(old))
     group.wait()
 
 

@@ -20,8 +20,8 @@ def draw_curve(entries: Sequence[dict[str, Any]], path: Path, title: str) -> Non
         ) from None
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    learned = [(entry["step"], entry["loss"]) for entry in entries if "loss" in entry]
-    kept = [(e["step"], e["held_out_loss"]) for e in entries if "held_out_loss" in e]
+    learned = [(float(e["step"]), e["loss"]) for e in entries if "loss" in e]
+    kept = [(float(e["step"]), e["held_out_loss"]) for e in entries if "held_out_loss" in e]
     axes.plot(*_columns(learned), color="#4c72b0", linewidth=1, label="training")
     if kept:
         axes.plot(*_columns(kept), color="#dd8452", marker="o", markersize=4, label="held out")

@@ -104,6 +104,14 @@ def written_whole(folder: Path) -> Generator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def remove_whole(folder: Path) -> None:
+    """Remove a folder so that a kill on the way does not leave half of it by its name."""
+    going = folder.parent / f"{PARTIAL}{folder.name}"
+    shutil.rmtree(going, ignore_errors=True)
+    folder.rename(going)
+    shutil.rmtree(going, ignore_errors=True)
+
+
 def _settle(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:

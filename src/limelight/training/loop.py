@@ -171,7 +171,7 @@ def _steps(run: Run, start: int, log: Log | None, progress: Progress) -> HeldOut
         saves, evaluates = done % settings.save_every == 0, _due(done, settings)
         if saves or evaluates or done % settings.log_every == 0:
             # Read out seldom: a loss that is asked for at each step is waited for at each step.
-            mean = _mean(run.group.add_up(torch.stack(losses)), done)
+            mean = mean_loss(run.group.add_up(torch.stack(losses)), done)
             speed = round(tokens / max(time.perf_counter() - since, 1e-9), 1)
             if log is not None:
                 log.write({"step": done, "loss": mean, "rate": rate, "tokens_per_second": speed})
@@ -216,7 +216,8 @@ def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
     return total, batch.predicted
 
 
-def _mean(losses: Tensor, step: int) -> float:
+def mean_loss(losses: Tensor, step: int) -> float:
+    """The mean of the losses up to a step; one that is not finite ends the run."""
     mean = losses.mean().item()
     if not math.isfinite(mean):
         raise LimelightError(

@@ -1,0 +1,59 @@
+"""Two processes under torchrun learn what one learns from the same batches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_runs import TEXT, entries, settings, write_toml
+
+import limelight as ll
+from limelight.shapes import OptionError
+from limelight.training.loop import train
+
+
+def torchrun(toml: Path, *more: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "-m", "limelight", "train", str(toml), *more],
+        cwd=toml.parent, capture_output=True, text=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_come_to_the_loss_of_one(tmp_path: Path, parallel: str) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    model = {"preset": "gpt2", "layers": 2, "heads": 2, "width": 32, "context": 16}
+    same = {"steps": 12, "batch": 8, "save_every": 6, "evaluate_every": 6, "model": model}
+    train(settings(tmp_path / "one", **same), beside=tmp_path)
+    toml = tmp_path / "two.toml"
+    spread = settings(tmp_path / "two", **same, parallel=parallel, accumulate=2)
+    write_toml(toml, spread.as_table())
+    torchrun(toml)
+    one, two = entries(tmp_path / "one"), entries(tmp_path / "two")
+    assert [e["step"] for e in one] == [e["step"] for e in two]
+    for alone, together in zip(one, two, strict=True):
+        assert together.keys() == alone.keys()
+        for name in alone:
+            assert together[name] == pytest.approx(alone[name], rel=1e-4), (alone, together)
+    weights = ll.load(tmp_path / "one" / "step-00000012").state_dict()
+    shared = ll.load(tmp_path / "two" / "step-00000012").state_dict()
+    for name, weight in weights.items():
+        assert torch.allclose(shared[name], weight, atol=2e-4), name
+    # One process goes on where two stopped.
+    resumed = settings(tmp_path / "two", **same, parallel=parallel, accumulate=2)
+    assert train(resumed, beside=tmp_path, resume=True).held_out.loss == pytest.approx(
+        one[-1]["held_out_loss"], rel=1e-4
+    )
+
+
+def test_a_batch_that_cannot_be_shared_is_said(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    with pytest.raises(OptionError, match=r"batch must be a multiple of .* = 3, found 4"):
+        train(settings(tmp_path / "run", accumulate=3), beside=tmp_path)

@@ -1,0 +1,165 @@
+"""A run that is killed and taken up again writes the log of a run that never stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from small_runs import STEPS, TEXT, entries, settings, write_toml
+
+import limelight as ll
+from limelight.shapes import FileError, LimelightError, OptionError
+from limelight.training.folder import PARTIAL, RunFolder, written_whole
+from limelight.training.log import read_log
+from limelight.training.loop import mean_loss, train
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT)
+    return tmp_path
+
+
+def start(toml: Path) -> subprocess.Popen[bytes]:
+    with toml.with_suffix(".err").open("wb") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", "limelight", "train", str(toml), "--resume"],
+            cwd=toml.parent,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
+        )
+
+
+def kill_when(toml: Path, ready: Any) -> None:
+    """Start it, and kill -9 as soon as `ready()`; it must not have ended by itself."""
+    process = start(toml)
+    while not ready():
+        assert process.poll() is None, toml.with_suffix(".err").read_text()
+        time.sleep(0.0005)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
+def test_killed_at_several_moments_it_comes_to_the_same_numbers(place: Path) -> None:
+    train(settings(place / "whole"), beside=place)
+    run = RunFolder(place / "killed")
+    toml = place / "killed.toml"
+    write_toml(toml, settings(run.path).as_table())
+
+    def writing() -> bool:
+        return any(run.path.glob(f"{PARTIAL}step-*/model.safetensors"))
+
+    def further_than(step: int) -> bool:
+        return bool(run.steps()) and run.steps()[-1] > step
+
+    # before the first checkpoint; during the write of one; some time after one
+    kill_when(toml, lambda: (run.path / "log.jsonl").is_file())
+    caught = 0
+    for _ in range(3):
+        kill_when(toml, writing)
+        caught += any(run.path.glob(f"{PARTIAL}*"))
+        if caught:
+            break
+    assert caught, "no kill fell into the write of a checkpoint"
+    before = run.steps()[-1] if run.steps() else 0
+    kill_when(toml, lambda: further_than(before + 8))
+    assert run.steps()[-1] < STEPS
+    for step in run.steps():
+        ll.load(run.checkpoint(step))  # whatever has the name of a checkpoint is whole
+    assert start(toml).wait() == 0, toml.with_suffix(".err").read_text()
+    assert entries(run.path) == entries(place / "whole")
+    whole = ll.load(place / "whole" / f"step-{STEPS:08d}").state_dict()
+    taken_up = ll.load(run.checkpoint(STEPS)).state_dict()
+    assert all(torch.equal(whole[name], taken_up[name]) for name in whole)
+    assert not any(run.path.glob(f"{PARTIAL}*"))
+
+
+def test_the_log_the_curve_and_the_newest_checkpoints_are_there(place: Path) -> None:
+    outcome = train(settings(place / "run", steps=12), beside=place)
+    run = RunFolder(place / "run")
+    assert run.steps() == [8, 12]
+    assert outcome.checkpoint == run.checkpoint(12)
+    assert (run.path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    log = read_log(run.path / "log.jsonl")
+    assert [e["step"] for e in log if "loss" in e] == [3, 4, 6, 8, 9, 12]
+    assert log[-1]["held_out_loss"] == outcome.held_out.loss
+    model = ll.load(outcome.checkpoint)
+    assert isinstance(ll.generate(model, "12 squared", max_tokens=5).text, str)
+    assert not list(outcome.checkpoint.glob("*.p*"))  # nothing pickled
+
+
+def test_a_run_is_not_written_over_and_not_taken_up_as_another(place: Path) -> None:
+    first = settings(place / "run", steps=4)
+    train(first, beside=place)
+    with pytest.raises(FileError, match="already holds a run at step 4: give --resume"):
+        train(first, beside=place)
+    with pytest.raises(OptionError, match="was begun with batch = 4, found 8"):
+        train(settings(place / "run", steps=4, batch=8), beside=place, resume=True)
+    again = train(settings(place / "run", steps=4, keep=1), beside=place, resume=True)
+    assert again.held_out.loss == read_log(place / "run" / "log.jsonl")[-1]["held_out_loss"]
+    (place / "text.txt").write_text(TEXT + "more")
+    with pytest.raises(OptionError, match=r"the data of the run in .* has changed"):
+        train(first, beside=place, resume=True)
+
+
+def test_a_damaged_checkpoint_is_named(place: Path) -> None:
+    train(settings(place / "run", steps=4), beside=place)
+    file = place / "run" / "step-00000004" / "optimizer.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(FileError, match=r"optimizer\.safetensors: damaged or cut short"):
+        train(settings(place / "run", steps=4), beside=place, resume=True)
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_training(place: Path) -> None:
+    for folder in ("/proc/nothing-here", "/dev/null/run"):
+        with pytest.raises(FileError, match=r"cannot be written: .*; nothing was started"):
+            train(settings(Path(folder)), beside=place)
+
+
+def test_a_full_disk_is_said_before_training(place: Path) -> None:
+    """The limit on file size stands for the disk: the same call of the system fails."""
+    toml = place / "run.toml"
+    write_toml(toml, settings(place / "run").as_table())
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000));"
+        f"sys.argv = ['limelight', 'train', {str(toml)!r}]; from limelight.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "has no room for 3 checkpoints of" in done.stderr
+    assert "nothing was started" in done.stderr
+    assert not read_log(place / "run" / "log.jsonl")
+
+
+def test_two_trainings_do_not_share_a_folder(place: Path) -> None:
+    with (
+        RunFolder(place / "run").claimed(),
+        pytest.raises(FileError, match="another training is running in it"),
+    ):
+        train(settings(place / "run"), beside=place)
+
+
+def test_a_folder_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with written_whole(tmp_path / "step") as folder:
+            (folder / "file").write_text("begun")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(FileError, match="step: cannot be written: No space left on device"):
+        fail()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_loss_that_is_not_finite_is_said() -> None:
+    with pytest.raises(LimelightError, match=r"the loss became nan before step 5: try a lower"):
+        mean_loss(torch.tensor([1.0, float("nan")]), 5)
