@@ -21,14 +21,14 @@ constexpr int64_t kKeys = 4 * kSteps;  // and in all
 constexpr int64_t kLeastKeys = 512;    // fewer are not worth a job of their own
 constexpr int64_t kJobs = 128;         // enough for many cores, few enough to combine for nothing
 constexpr double kWorthThread = 3e4;   // elements read that pay for waking another thread
-constexpr int64_t kMostQueries = 8;    // of a head,
-constexpr int64_t kMostRows = 32;      // and of all heads that share a key: beyond, tiles are faster
+constexpr int64_t kFewRows = 8;        // measured: from here on the tiles of forward.cpp are faster,
+constexpr int64_t kLongCache = 2048;   // from twice as many with this many keys
+constexpr int64_t kTiny = 4096;        // or with this many scores in all
 constexpr float kNever = -__builtin_inff();
 
 constexpr int64_t whole_vectors(int64_t count) { return (count + W - 1) / W * W; }
 
-// How one call is cut up. A part is one (batch, key head) and one stretch of
-// its keys.
+// How one call is cut up. A part is one (batch, key head) and one stretch of its keys.
 struct Plan {
   const Forward& call;
   const Problem& p;
@@ -51,8 +51,7 @@ struct Plan {
     if (reads < kWorthThread * threads) threads = 1 + static_cast<int>(reads / kWorthThread);
   }
 
-  // The keys that any query of batch row b can see. No rule's range depends on
-  // the head.
+  // The keys that any query of batch row b can see. No rule's range depends on the head.
   static Range visible(const Problem& p, int64_t b) {
     if (!p.mask) return {0, p.j()};
     const Range seen = key_range(p.mask.nodes[0], {b, 0, p.i(), p.j()}, 0, p.i());
@@ -80,8 +79,8 @@ struct Plan {
   int64_t part_floats() const { return rows * (e + 2); }
 };
 
-// What one part found, in scores of base 2: the largest, the sum of 2^(score −
-// largest), and the values weighted by that. `sum` is not scaled by dropout.
+// What one part found, in scores of base 2: the largest, the sum of 2^(score − largest), and the values
+// weighted by that.
 struct Part {
   float *largest, *total, *sum;
 
@@ -89,8 +88,7 @@ struct Part {
       : largest(memory), total(memory + plan.rows), sum(memory + 2 * plan.rows) {}
 };
 
-// Row r of the stack is query r mod i of head `first head of the group` + r div
-// i.
+// Row r of the stack is query r mod i of the group's head r div i.
 struct Place {
   int64_t b, h, i;
 };
@@ -366,8 +364,14 @@ bool decode_as(const Forward& f) {
 
 }  // namespace
 
-// Few queries do not pay for packing the keys: rows that share a key head are what counts.
-bool decode_suits(const Problem& p) { return p.i() <= kMostQueries && p.group() * p.i() <= kMostRows; }
+// Few rows that share a key head do not pay for packing the keys, the less so the longer the cache; nor does
+// a call so small that any preparation outweighs it.
+bool decode_suits(const Problem& p) {
+  if (p.g() == 0) return false;
+  const int64_t rows = p.group() * p.i();
+  const bool tiny = p.b() * p.h() * p.i() * p.j() <= kTiny;
+  return rows <= kFewRows || (rows <= 2 * kFewRows && (tiny || p.j() >= kLongCache));
+}
 
 bool decode(const Forward& f) {
   bool finished = true;

@@ -161,3 +161,11 @@ def test_bad_numbers_in_a_key_follow_the_reference(bad: float) -> None:
     expected, expected_lse = reference.attend(check_problem(q, k, v))
     torch.testing.assert_close(out, expected, equal_nan=True)
     torch.testing.assert_close(lse, expected_lse, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 1, 8), (1, 0, 1, 8), (1, 2, 0, 8)])
+def test_nothing_to_do_is_done(shape: tuple[int, ...]) -> None:
+    q, k = torch.randn(shape), torch.randn(*shape[:2], 5, 8)
+    out, lse = native.attend(check_problem(q, k, k))
+    assert out.shape == shape
+    assert lse.shape == shape[:3]
