@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from limelight.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
@@ -54,7 +56,6 @@ if TYPE_CHECKING:
     from limelight.seeing.watch import watch as watch
     from limelight.shapes import LimelightError as LimelightError
 
-__version__ = "0.1.0"
 
 _HOME = {
     "attend": "ops.attend",

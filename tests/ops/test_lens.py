@@ -309,6 +309,12 @@ def test_a_seen_stands_for_its_dense_weights():
     np.testing.assert_array_equal(np.asarray(seen), weights.numpy())
     assert torch.equal(torch.stack([seen, seen])[1], weights)
     assert torch.equal(seen[0, 3, :, 2:4], weights[0, 3, :, 2:4])
+    assert torch.equal(seen[-1, -2], weights[-1, -2])
+    assert torch.equal(seen[:, 1], weights[:, 1])
+    assert torch.equal(seen[1], weights[1])
+    assert all(map(torch.equal, seen, weights))
+    with pytest.raises(IndexError, match="index 2 is out of bounds for 2"):
+        _ = seen[2]
     assert torch.equal(seen.mean(dim=1), weights.mean(dim=1))
     assert torch.equal(2 * seen + seen, 3 * weights)
     assert torch.equal(seen @ seen.mT, weights @ weights.mT)

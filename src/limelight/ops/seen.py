@@ -168,6 +168,18 @@ class Seen(TensorLike):
             )
         return self.rows(slice(None))
 
+    def __getitem__(self, index: Any) -> Tensor:
+        """Dense weights at an index; only those of the row and head that it names are computed."""
+        part, rest = self, list(index) if isinstance(index, tuple) else [index]
+        for axis, size in enumerate(self.extent[:2]):
+            if axis >= len(rest) or type(rest[axis]) is not int:
+                break
+            if not -size <= rest[axis] < size:
+                raise IndexError(f"index {rest[axis]} is out of bounds for {size}")
+            one = rest[axis] % size
+            part, rest[axis] = (part.heads([one]) if axis else part.batch_row(one)), 0
+        return part.dense()[tuple(rest)]
+
     def heads(self, heads: Sequence[int]) -> Seen:
         """What was seen of some of the heads, in the order given."""
         for head in heads:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -15,6 +17,11 @@ class TensorLike:
     Functions of torch and numpy, indexing, arithmetic and the methods of a tensor all work; each
     use computes the dense tensor anew, so keep the result where it is used more than once.
     """
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of that tensor, known without computing it."""
+        raise NotImplementedError
 
     def dense(self) -> Tensor:
         """The tensor this object stands for."""
@@ -47,13 +54,20 @@ class TensorLike:
         return self.dense()[index]
 
     def __len__(self) -> int:
-        return len(self.dense())
+        return self.shape[0]
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for what the class itself does not have: a tensor's own methods.
+        # Reached only for what the class itself does not have: a tensor's own methods. Asking
+        # whether there is a method must not compute anything; calling it does.
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        if callable(getattr(Tensor, name)):
+            return partial(_call, self, name)
         return getattr(self.dense(), name)
+
+
+def _call(stands: TensorLike, name: str, *args: Any, **options: Any) -> Any:
+    return getattr(stands.dense(), name)(*args, **options)
 
 
 def _forward(name: str) -> Callable[..., Any]:

@@ -23,8 +23,8 @@ from limelight.ops.tensor_like import TensorLike
 class LazyMask(TensorLike):
     """Rides through a model where it expects a mask of `b 1 i j`; becomes dense only when asked."""
 
-    shape: torch.Size
-    """b 1 i j"""
+    sizes: tuple[int, int, int]
+    """b, i, j"""
     mask: Mask | None
     """the rule, in terms of the first `keys` keys; None allows all of them"""
     keys: int
@@ -34,6 +34,12 @@ class LazyMask(TensorLike):
     device: torch.device
     dtype = torch.bool
     ndim = 4
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the dense mask: `b 1 i j`."""
+        b, i, j = self.sizes
+        return torch.Size((b, 1, i, j))
 
     def contiguous(self) -> LazyMask:
         """Itself: generate() asks for this before it calls the model."""
@@ -103,8 +109,7 @@ def lazy_mask(
     except _UnknownRuleError:
         keys = kv_length
         rule = _dense_rule(function, attention_mask, asked, device, options)
-    shape = torch.Size((batch_size, 1, q_length, kv_length))
-    return LazyMask(shape, rule, keys, kv_offset, device)
+    return LazyMask((batch_size, q_length, kv_length), rule, keys, kv_offset, device)
 
 
 def _dense_rule(

@@ -23,6 +23,7 @@ from limelight.seeing.recording import Recording
 from limelight.seeing.steps import Flow, flow_of
 from limelight.seeing.tokens import Token, place_tokens
 from limelight.shapes import OptionError, UnavailableError
+from limelight.version import __version__
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -215,8 +216,6 @@ def _chosen(name: str, numbers: Sequence[int] | None, size: int) -> tuple[int, .
 
 
 def _made(lens: Lens, taken: str, aim: str = "") -> dict[str, str]:
-    from limelight import __version__
-
     made = {"by": f"limelight {__version__}", "lens": repr(lens), "taken": taken}
     return {**made, "target taken": aim} if aim else made
 

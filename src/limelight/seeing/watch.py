@@ -16,6 +16,7 @@ from limelight.seeing.huggingface import NAME, Watcher, register, watchers
 from limelight.seeing.join import Piece, continues, join, own_keys, with_keys, without_keys
 from limelight.seeing.recording import Recording
 from limelight.shapes import OptionError, UnavailableError
+from limelight.version import __version__
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -210,8 +211,6 @@ class Watched:
             keys = None if key_ids is None else key_ids[row].tolist()
             said, tokens = tokens_of_ids(tokenizer, keys, extent.j, text)
             query_text, queries = tokens_of_ids(tokenizer, ids, extent.i, None)
-        from limelight import __version__
-
         return Recording(
             text=said,
             tokens=tokens,

@@ -40,7 +40,7 @@ def look_in_windows(
     >>> import limelight as ll
     >>> model = ll.load("minilm")
     >>> [(one.first, one.last) for one in look_in_windows(model, "tick tock " * 300, stride=400)]
-    [(0, 510), (400, 600)]
+    [(0, 510), (400, 900)]
     """
     if model.tokens is None:
         raise UnavailableError("this model came without a tokenizer: it cannot read a text")
