@@ -124,4 +124,4 @@ def test_a_file_that_is_not_text_is_refused() -> None:
 
 
 def test_one_word_has_no_links_and_is_shown_all_the_same() -> None:
-    assert show("hello").output.startswith("Layer 0 head 0: no link between different words.")
+    assert show("hello").output.startswith("Layer 0 head 0: no link beyond neighbouring words.")

@@ -36,8 +36,9 @@ def show(
 ) -> None:
     """Show what a model attends to in a text: the most telling link, a heat map, and a page.
 
-    Without --layer and --head the link is chosen that is strong and reaches far: greatest
-    weight × log2(1 + distance in words), sinks and punctuation set apart.
+    Without --layer and --head the link is chosen that is strong, reaches far, and goes to a
+    token that is not looked at by everyone: greatest (weight − what the token gets on average)
+    × log2(distance in words), sinks and punctuation set apart.
     """
     _check_endings(html, png)
     words = _read(text, file)
@@ -110,7 +111,7 @@ def _said(recording: Recording, link: Link) -> str:
     from limelight.views.telling import telling
 
     if telling(recording, link) == 0:
-        return f"Layer {link.layer} head {link.head}: no link between different words."
+        return f"Layer {link.layer} head {link.head}: no link beyond neighbouring words."
     asker = visible(recording.queries[link.query].text, 40)
     answer = visible(recording.tokens[link.key].text, 40)
     return f'Layer {link.layer} head {link.head} ties "{asker}" to "{answer}" ({link.weight:.3f}).'

@@ -12,8 +12,8 @@ from limelight.ops.seen import Seen
 from limelight.seeing.recording import Link, Recording
 
 RULE = (
-    "weight × log₂(1 + distance in words), greatest over all heads; between different words, "
-    "with special tokens, punctuation and sinks set apart"
+    "(weight − what its key gets on average) × log₂(distance in words), greatest over all "
+    "heads; special tokens, punctuation and sinks set apart"
 )
 """The rule of `most_telling`, in words."""
 
@@ -23,15 +23,15 @@ _AT_ONCE = 1 << 21
 def most_telling(
     recording: Recording, layer: int | None = None, head: int | None = None
 ) -> Link | None:
-    """The link that says most: strong, and not explained by standing close.
+    """The link that says most: strong, and explained neither by its key nor by standing close.
 
-        telling_ij = weights_ij · log₂(1 + |word_i − word_j|)
+        telling_ij = (weights_ij − mean_i weights_ij) · log₂|word_i − word_j|
 
-    Neighbours attend to one another in any model, and every token attends to sinks, so weight
-    alone would pick those. The logarithm lets reach count without letting it win over weight: a
-    link over 7 words tells as much as one over 1 word that is three times as strong. Tokens of
-    one word, special tokens, punctuation and sinks have no say. Between two texts
-    (cross-attention) there is no distance, and weight alone decides.
+    Neighbours attend to one another in any model, every token attends to sinks, and some keys are
+    looked at by everyone, so weight alone would pick those. What a key gets on average is taken
+    off; neighbouring words count nothing, and the logarithm lets reach count without letting it
+    win over weight: a link over 8 words tells as much as one over 2 that is three times as strong.
+    Special tokens, punctuation and sinks have no say. Between two texts (cross-attention) there is no distance.
 
     Args:
         recording: what was seen.
@@ -47,17 +47,18 @@ def most_telling(
     >>> most_telling(rec)
     Link(layer=0, head=0, query=2, key=0, weight=0.69...)
     """
-    value = _reach(recording)
+    reach = _reach(recording)
+    averages = _averages(recording)
     best: tuple[float, Link] | None = None
-    layers = recording.layer_numbers if layer is None else (layer,)
     heads = recording.head_numbers if head is None else (head,)
     positions = [recording.head_position(one) for one in heads]
-    for number in layers:
+    for number in recording.layer_numbers if layer is None else (layer,):
         seen = recording.seen(number)
-        step = max(1, _AT_ONCE // max(1, seen.extent.h * seen.extent.j))
-        for first in range(0, seen.extent.i, step):
-            weights = seen.rows(slice(first, first + step))[0, positions].float().cpu()
-            values = weights * value(first, first + weights.shape[1])
+        average = averages[recording.layer_numbers.index(number), positions, None]
+        first = 0
+        for tile in tiles(seen):
+            weights = tile[positions]
+            values = (weights - average) * reach(first, first + weights.shape[1])
             place = int(values.argmax())
             found = float(values.flatten()[place])
             if found > 0 and (best is None or found > best[0]):
@@ -65,6 +66,7 @@ def most_telling(
                 row, column = divmod(rest, values.shape[2])
                 weight = float(weights[at, row, column])
                 best = found, Link(number, heads[at], first + row, column, weight)
+            first += weights.shape[1]
     return None if best is None else best[1]
 
 
@@ -81,11 +83,18 @@ def opening(recording: Recording, layer: int | None = None, head: int | None = N
 def telling(recording: Recording, link: Link) -> float:
     """The value by which `most_telling` chose a link."""
     reach = _reach(recording)(link.query, link.query + 1)
-    return link.weight * float(reach[0, link.key])
+    layer = recording.layer_numbers.index(link.layer)
+    average = _averages(recording)[layer, recording.head_position(link.head), link.key]
+    return (link.weight - float(average)) * float(reach[0, link.key])
+
+
+def _averages(recording: Recording) -> torch.Tensor:
+    """What each key gets of a query on average: `layers heads j`."""
+    return recording.received().float().cpu() / max(1, len(recording.queries))
 
 
 def _reach(recording: Recording) -> Callable[[int, int], torch.Tensor]:
-    """For rows first … last: log₂(1 + distance in words), 0 where a link has no say: `i j`."""
+    """For rows first … last: log₂(distance in words), 0 where a link has no say: `i j`."""
     queries, keys = recording.queries, recording.tokens
     same = queries is keys
     out = set_apart(recording)
@@ -98,7 +107,7 @@ def _reach(recording: Recording) -> Callable[[int, int], torch.Tensor]:
         rows = slice(first, last)
         if same:
             distance = (query_words[rows, None] - key_words[None]).abs()
-            value = torch.log2(1 + distance.float())
+            value = torch.log2(distance.float().clamp(min=1))
         else:
             value = torch.ones(len(query_words[rows]), len(keys))
         return value * (query_counts[rows, None] & key_counts[None])

@@ -1,10 +1,11 @@
 // Two columns of tokens, and a line for each link: the stronger, the thicker.
 
-import { FONT, html, number, shorten, svg } from "./dom.js";
+import { FONT, fitted, html, number, svg, widthOf } from "./dom.js";
 import { height } from "./scale.js";
 import { answers, asking, strongest } from "./view.js";
 
 const WIDTH = 440;
+const LABEL = 104; // room for a label
 
 export function createArcs(store) {
   const root = svg("svg", { class: "picture arcs", role: "img", "font-family": FONT });
@@ -81,7 +82,7 @@ export function createArcs(store) {
         x: right ? layout.end + 9 : layout.start - 9, y: y(place),
         "text-anchor": right ? "start" : "end", "dominant-baseline": "central",
         fill, "font-weight": strong ? 650 : 400, "fill-opacity": right && row !== null && !strong ? 0.55 : 1,
-      }, shorten(label, 16));
+      }, fitted(label, layout.size, LABEL));
       if (!strong || !right || row === null) return text;
       return svg("g", {}, text, svg("text", {
         x: layout.numbers, y: y(place), "text-anchor": "end", "dominant-baseline": "central",
@@ -97,8 +98,8 @@ function measure(view) {
   const most = Math.max(rows, columns);
   const step = Math.min(34, Math.max(12, Math.floor(600 / most)));
   const size = Math.min(14, step * 0.78);
-  const longest = Math.max(...view.columns.labels.map((label) => shorten(label, 16).length));
-  const numbers = Math.min(WIDTH - 6, 279 + longest * size * 0.62 + 50);
+  const longest = Math.max(...view.columns.labels.map((label) => widthOf(fitted(label, size, LABEL), size)));
+  const numbers = 279 + longest + 52;
   return { rows, columns, step, size, numbers, start: 128, end: 270, total: most * step + 16 };
 }
 

@@ -35,6 +35,26 @@ export function shorten(text, limit) {
   return whole ? text : `${letters.slice(0, limit - 1).join("")}…`;
 }
 
+let pen = null;
+
+/** How wide the text is drawn, in pixels. */
+export function widthOf(text, size) {
+  pen ??= document.createElement("canvas").getContext("2d");
+  pen.font = `650 ${size}px ${FONT}`;
+  return pen.measureText(text).width;
+}
+
+/** The text, shortened until it takes no more room than this. */
+export function fitted(text, size, room) {
+  let limit = 24;
+  let label = shorten(text, limit);
+  while (limit > 2 && widthOf(label, size) > room) {
+    limit -= 1;
+    label = shorten(text, limit);
+  }
+  return label;
+}
+
 /** A weight as every view prints it. */
 export function number(value, digits = 3) {
   const printed = value.toFixed(digits);

@@ -4,8 +4,7 @@ import { FONT, html, number, shorten, svg } from "./dom.js";
 import { height, rgb } from "./scale.js";
 import { derive, entropy, strongest } from "./view.js";
 
-const CELL = 46; // with its gap
-const GAP = 6;
+const GAP = 5;
 const LEFT = 24;
 const TOP = 20;
 
@@ -16,6 +15,7 @@ export function createHeads(store, numbers) {
   const root = svg("svg", { class: "picture heads", role: "group", "aria-label": "All heads", "font-family": FONT });
   const caption = html("p", { class: "caption", "aria-live": "polite" });
   const ramp = html("canvas", { class: "ramp", width: 64, height: 1, role: "img", "aria-label": "Colours from 0 to 1" });
+  const cell = Math.floor(Math.min(72, Math.max(24, Math.min(720 / layers.length, 640 / heads)))); // with its gap
   const thumbs = [];
   let drawn = null;
 
@@ -30,8 +30,8 @@ export function createHeads(store, numbers) {
   function build(view) {
     paintRamp(ramp, view);
     const focused = thumbs.some(({ group }) => group === root.getRootNode().activeElement);
-    const width = LEFT + heads * CELL;
-    const total = TOP + layers.length * CELL;
+    const width = LEFT + heads * cell;
+    const total = TOP + layers.length * cell;
     root.setAttribute("viewBox", `0 0 ${width} ${total}`);
     root.setAttribute("width", width);
     root.setAttribute("height", total);
@@ -41,10 +41,10 @@ export function createHeads(store, numbers) {
       x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": 10.5, fill: view.palette.muted,
     }, text);
     for (let head = 0; head < heads; head += 1) {
-      parts.push(label(String(numbers.spec.heads[head]), LEFT + head * CELL + (CELL - GAP) / 2, 9, "middle"));
+      parts.push(label(String(numbers.spec.heads[head]), LEFT + head * cell + (cell - GAP) / 2, 9, "middle"));
     }
     layers.forEach((number_, layer) => {
-      parts.push(label(String(number_), LEFT - 8, TOP + layer * CELL + (CELL - GAP) / 2, "end"));
+      parts.push(label(String(number_), LEFT - 8, TOP + layer * cell + (cell - GAP) / 2, "end"));
       for (let head = 0; head < heads; head += 1) thumbs.push(thumb(view, layer, head));
     });
     root.replaceChildren(...parts, ...thumbs.map((each) => each.group));
@@ -52,8 +52,8 @@ export function createHeads(store, numbers) {
   }
 
   function thumb(view, layer, head) {
-    const side = CELL - GAP;
-    const place = { x: LEFT + head * CELL, y: TOP + layer * CELL, width: side, height: side };
+    const side = cell - GAP;
+    const place = { x: LEFT + head * cell, y: TOP + layer * cell, width: side, height: side };
     const image = svg("image", {
       ...place, href: sketch(view, numbers, layer, head), preserveAspectRatio: "none", "image-rendering": "pixelated",
     });
@@ -116,7 +116,7 @@ export function createHeads(store, numbers) {
 
   return {
     element: html("div", {}, html("div", { class: "frame scrolls" }, root), caption,
-      html("p", { class: "caption scale" }, "weight 0 ", ramp, " 1")),
+      html("p", { class: "legend" }, "weight 0 ", ramp, " 1")),
     picture: root, draw, focus: () => {},
   };
 }

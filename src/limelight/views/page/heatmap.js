@@ -1,11 +1,12 @@
 // The weights of one head: rows ask, columns answer.
 
-import { FONT, html, number, shorten, svg } from "./dom.js";
+import { FONT, fitted, html, number, shorten, svg, widthOf } from "./dom.js";
 import { colour, height, lowest, rgb } from "./scale.js";
 import { asking } from "./view.js";
 
 const MOST_RECTANGLES = 4096; // beyond, the cells are one picture
 const WIDEST = 660;
+const LABEL = 7.2; // room for a label, in units of its size
 
 export function createHeatmap(store) {
   const root = svg("svg", { class: "picture heatmap", role: "img", "font-family": FONT });
@@ -109,15 +110,15 @@ function emphasise(label, on, stroke) {
 function measure(view, room) {
   const rows = view.matrix.rows;
   const columns = view.matrix.columns;
-  const longest = (side) => Math.max(...side.labels.map((label) => shorten(label, 14).length));
-  const margin = (side, size) => Math.ceil(longest(side) * size * 0.6) + 18;
+  const margin = (side, size) => 18 + Math.ceil(
+    Math.max(...side.labels.map((label) => widthOf(fitted(label, size, LABEL * size), size))));
   const fitting = (left) => Math.min(34, Math.max(2, (Math.min(room, WIDEST) - left - 8) / columns, 0));
   const size = Math.min(13, fitting(margin(view.rows, 11)) * 0.8);
   const labelled = size >= 7;
   const left = labelled ? margin(view.rows, size) : 26;
   return {
     rows, columns, size, labelled, left, cell: fitting(left), bottom: 46,
-    top: labelled ? margin(view.columns, size) : 26,
+    top: labelled ? margin(view.columns, size) + 8 : 26,
   };
 }
 
@@ -171,14 +172,14 @@ function labels(view, { left, top, cell, size, rows, columns, labelled }) {
     names.push(svg("text", {
       class: "asks-label", x: left - 8, y: top + (i + 0.5) * cell, "text-anchor": "end",
       "dominant-baseline": "central", "font-size": size, fill: palette.ink, "data-fill": palette.ink,
-    }, shorten(view.rows.labels[i], 14)));
+    }, fitted(view.rows.labels[i], size, LABEL * size)));
   }
   for (let j = 0; j < columns; j += 1) {
     const fill = view.apart.has(j) ? palette.muted : palette.ink;
     names.push(svg("text", {
       class: "answers-label", transform: `translate(${left + (j + 0.5) * cell} ${top - 7}) rotate(-90)`,
       "dominant-baseline": "central", "font-size": size, fill, "data-fill": fill,
-    }, shorten(view.columns.labels[j], 14)));
+    }, fitted(view.columns.labels[j], size, LABEL * size)));
   }
   return names;
 }

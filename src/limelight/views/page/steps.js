@@ -102,16 +102,17 @@ function table(view, spec, flow) {
   const { channels, links } = flow;
   const best = links.slice(0, MOST_ROWS);
   const rest = links.slice(MOST_ROWS);
-  const heading = ["token", channels && "key", channels && "q · k", "score", "weight", "", channels && "value"];
+  const known = links.some(({ score }) => score !== null);
+  const heading = ["token", channels && "key", channels && "q · k", known && "score", "weight", "", channels && "value"];
   const cell = (content, kind = "") => html("td", { class: kind }, content);
   const row = ({ column, weight, score, product }) => html("tr", {},
     html("th", { scope: "row" }, html("bdi", { class: view.apart.has(column) ? "apart" : "" }, shorten(spec.keys.labels[column], 16))),
     ...(channels ? [cell(strip(view.palette, channels.key[column], flow.keyPeak)), cell(number(product, 2), "number")] : []),
-    cell(score === null ? "–" : number(score, 2), "number"),
+    ...(known ? [cell(score === null ? "–" : number(score, 2), "number")] : []),
     cell(number(weight), "number strong"),
     cell(bar(weight), "bar-cell"),
     ...(channels ? [cell(strip(view.palette, channels.value[column], flow.valuePeak, weight))] : []));
-  const lead = channels ? 4 : 2;
+  const lead = 1 + (channels ? 2 : 0) + (known ? 1 : 0);
   const closing = (name, amount) => html("tr", { class: "closing" },
     html("th", { scope: "row", colspan: lead }, name), cell(number(amount), "number strong"),
     cell(""), ...(channels ? [cell("")] : []));
