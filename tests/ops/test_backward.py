@@ -1,0 +1,378 @@
+"""The native gradients: within the rounding of float64 autograd, and the same every time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from problems import Call, calls
+from torch import Tensor
+
+import limelight as ll
+from limelight.ops import dropout, native, reference
+from limelight.ops.problem import Problem, check_problem
+from limelight.shapes import UnavailableError
+
+pytestmark = pytest.mark.skipif(native.missing() is not None, reason="the kernels were not built")
+
+EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+
+
+class Gradients(NamedTuple):
+    """Of the inputs that a problem has."""
+
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor | None
+    bias: Tensor | None
+    slopes: Tensor | None
+
+
+class Cotangents(NamedTuple):
+    """What flows back into the output and, perhaps, into the log-sum-exp."""
+
+    out: Tensor
+    lse: Tensor | None
+
+
+def inputs(problem: Problem) -> tuple[Tensor | None, ...]:
+    return problem.query, problem.key, problem.value, problem.bias, problem.slopes
+
+
+def problem_of(call: Call, **options: object) -> Problem:
+    return check_problem(call.query, call.key, call.value, **(call.options | options))
+
+
+def differentiate(problem: Problem, flow: Cotangents, implementation: object) -> Gradients:
+    """Gradients by autograd through `native` or `reference`."""
+    leaves = [None if one is None else one.detach().requires_grad_() for one in inputs(problem)]
+    names = ("query", "key", "value", "bias", "slopes")
+    out, lse = implementation.attend(replace(problem, **dict(zip(names, leaves, strict=True))))
+    ends, starts = [out], [flow.out.to(out.dtype)]
+    if flow.lse is not None:
+        ends, starts = [out, lse], [*starts, flow.lse.to(lse.dtype)]
+    present = [one for one in leaves if one is not None]
+    found = iter(torch.autograd.grad(ends, present, starts))
+    return Gradients(*(None if one is None else next(found) for one in leaves))
+
+
+def in_dtype(problem: Problem, dtype: torch.dtype) -> Problem:
+    names = ("query", "key", "value", "bias", "slopes")
+    wide = {name: None if one is None else one.to(dtype)
+            for name, one in zip(names, inputs(problem), strict=True)}  # fmt: skip
+    return replace(problem, **wide)
+
+
+def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
+    """The gradients with every term taken positive: what rounding errors are measured against.
+
+    The differences dP − D cancel (with one key wholly), and the scores' own rounding enters through
+    exp, hence the sizes of the terms rather than of their sum.
+    """
+    p = in_dtype(problem, torch.float64)
+    scores = reference.scores(p)
+    weights, _ = reference.normalise(scores)
+    group = p.query.shape[1] // p.key.shape[1]
+    key, value = (one.abs().repeat_interleave(group, dim=1) for one in (p.key, p.value))
+    kept = torch.ones_like(weights)
+    if p.dropout:
+        keep = dropout.keep(p.seed, p.dropout, *p.extent, weights.device)
+        kept = keep / (1 - p.dropout)
+    flow_out = flow.out.double().abs()
+    towards = kept * (flow_out @ value.mT)
+    through = (weights * towards).sum(-1, keepdim=True)
+    if flow.lse is not None:
+        through = through + flow.lse.double().abs()[..., None]
+    terms = torch.where(weights > 0, 1 + (p.query.abs() @ key.mT * abs(p.scale)), 0.0)
+    slope = weights * (towards + through) * terms
+
+    def heads(x: Tensor) -> Tensor:
+        return x.unflatten(1, (-1, group)).sum(2)
+
+    bias = None
+    if p.bias is not None:
+        bias = slope.sum_to_size(p.bias.shape)
+    slopes = None
+    if p.slopes is not None:
+        slopes = (slope * reference._distance(p)).sum((0, 2, 3))
+    return Gradients(
+        abs(p.scale) * slope @ key,
+        abs(p.scale) * heads(slope.mT @ p.query.abs()),
+        heads((weights * kept * terms).mT @ flow_out),
+        bias,
+        slopes,
+    )
+
+
+def check(problem: Problem, flow: Cotangents) -> None:
+    """|found − exact| ≤ 2·|reference in the same dtype − exact| + ε·(size of the terms)."""
+    found = differentiate(problem, flow, native)
+    exact = differentiate(in_dtype(problem, torch.float64), flow, reference)
+    plain = differentiate(problem, flow, reference)
+    for name, ours, truth, theirs, size in zip(
+        Gradients._fields, found, exact, plain, magnitudes(problem, flow), strict=True
+    ):
+        if ours is None:
+            continue
+        assert ours.shape == truth.shape, name
+        error = (ours.double() - truth).abs()
+        bound = 2 * (theirs.double() - truth).abs() + 4 * EPS[problem.query.dtype] * size + 1e-30
+        assert bool((error <= bound).all()), f"{name}: worst excess {(error - bound).max()}"
+
+
+def flow_of(problem: Problem, with_lse: bool = False) -> Cotangents:
+    b, h, i, _ = problem.extent
+    out = torch.randn(b, h, i, problem.value.shape[3]).to(problem.query.dtype)
+    return Cotangents(out, torch.randn(b, h, i) if with_lse else None)
+
+
+def random_problem(b: int, h: int, g: int, i: int, j: int, d: int, e: int, **options) -> Problem:
+    return check_problem(
+        torch.randn(b, h, i, d), torch.randn(b, g, j, d), torch.randn(b, g, j, e), **options
+    )
+
+
+# --- against float64 ------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(
+    calls(),
+    st.sampled_from([torch.float32, torch.float32, torch.bfloat16, torch.float16]),
+    st.sampled_from([0.0, 0.0, 0.25]),
+    st.booleans(),
+)
+def test_within_the_error_bound_of_float64(
+    call: Call, dtype: torch.dtype, chance: float, with_lse: bool
+) -> None:
+    problem = problem_of(call.to(dtype), dropout=chance)
+    check(problem, flow_of(problem, with_lse))
+
+
+@settings(max_examples=8)
+@given(calls(longest=300), st.booleans())
+def test_many_tiles_are_within_the_bound(call: Call, with_lse: bool) -> None:
+    problem = problem_of(call)
+    check(problem, flow_of(problem, with_lse))
+
+
+@pytest.mark.parametrize("d", [1, 8, 15, 16, 17, 33, 64, 96, 128, 200, 256])
+def test_every_head_size(d: int) -> None:
+    problem = random_problem(1, 2, 1, 70, 140, d, max(1, d - 3), mask=ll.causal())
+    check(problem, flow_of(problem, with_lse=True))
+
+
+@pytest.mark.parametrize("repeats", list(product([False, True], repeat=4)))
+def test_the_gradient_of_a_bias_sums_over_the_axes_it_repeats(repeats: tuple[bool, ...]) -> None:
+    sizes = (2, 4, 140, 150)
+    shape = [1 if once else size for once, size in zip(repeats, sizes, strict=True)]
+    bias = torch.randn(shape)
+    problem = random_problem(2, 4, 2, 140, 150, 8, 8, bias=bias, softcap=3.0)
+    check(problem, flow_of(problem, with_lse=True))
+
+
+def test_the_gradient_of_slopes() -> None:
+    problem = random_problem(2, 4, 2, 150, 170, 16, 16, bias=ll.alibi(4), mask=ll.causal())
+    check(problem, flow_of(problem, with_lse=True))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_agrees_with_pytorch(causal: bool) -> None:
+    q, k, v = (torch.randn(2, 3, 200, 64, requires_grad=True) for _ in range(3))
+    flow = torch.randn(2, 3, 200, 64)
+    peer = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    ours = ll.attend(q, k, v, mask=ll.causal() if causal else None, impl="native")
+    pairs = zip(
+        torch.autograd.grad(ours, (q, k, v), flow),
+        torch.autograd.grad(peer, (q, k, v), flow),
+        strict=True,
+    )
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": ll.causal()},
+        {"mask": ll.documents([3, 2], inside=ll.causal()), "softcap": 2.0},
+        {"bias": torch.linspace(-1, 1, 5, dtype=torch.float64)},
+    ],
+)
+def test_the_reference_passes_gradcheck(options: dict) -> None:
+    """The specification that the kernels are held to, against differences."""
+    shapes = (1, 2, 5, 3), (1, 1, 5, 3), (1, 1, 5, 2)
+    q, k, v = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
+
+    def both(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return reference.attend(check_problem(q, k, v, **options))
+
+    assert torch.autograd.gradcheck(both, (q, k, v))
+    assert torch.autograd.gradgradcheck(both, (q, k, v))
+
+
+# --- the edges ------------------------------------------------------------------------------------
+
+
+def test_rows_and_keys_that_nobody_may_see_have_no_gradient() -> None:
+    allowed = torch.ones(20, 30, dtype=torch.bool)
+    allowed[3] = False
+    allowed[:, 7] = False
+    q, k, v = torch.randn(1, 1, 20, 8), torch.randn(1, 1, 30, 8), torch.randn(1, 1, 30, 8)
+    for one in (q, k, v):
+        one.requires_grad_()
+    ll.attend(q, k, v, mask=allowed, impl="native").sum().backward()
+    assert bool(q.grad[0, 0, 3].eq(0).all())
+    assert bool(k.grad[0, 0, 7].eq(0).all())
+    assert bool(v.grad[0, 0, 7].eq(0).all())
+    assert all(bool(one.grad.isfinite().all()) for one in (q, k, v))
+
+
+@pytest.mark.parametrize(("b", "i", "j"), [(0, 3, 3), (1, 0, 3), (1, 3, 0), (1, 0, 0), (2, 1, 1)])
+def test_sizes_of_zero_and_one(b: int, i: int, j: int) -> None:
+    problem = random_problem(b, 2, 1, i, j, 4, 5)
+    check(problem, flow_of(problem))
+    query = differentiate(problem, flow_of(problem), native).query
+    if j == 0:
+        assert bool(query.eq(0).all())
+
+
+def test_only_what_is_asked_for() -> None:
+    q, k, v = (torch.randn(1, 1, 9, 8) for _ in range(3))
+    k.requires_grad_()
+    ll.attend(q, k, v, impl="native").sum().backward()
+    assert q.grad is None
+    assert v.grad is None
+    assert k.grad.shape == k.shape
+
+
+def test_gradients_are_laid_out_as_their_inputs() -> None:
+    """A projection seen as `b h i d` gets its gradient without a copy."""
+    q, k, v = (torch.randn(2, 40, 3, 16).transpose(1, 2).requires_grad_() for _ in range(3))
+    out = ll.attend(q, k, v, impl="native")
+    grads = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    for grad, one in zip(grads, (q, k, v), strict=True):
+        assert grad.stride() == one.stride()
+
+
+def test_a_gradient_that_repeats() -> None:
+    """`out.sum()` sends back one number seen as a whole tensor: all strides 0."""
+    q, k, v = (torch.randn(1, 2, 50, 16, requires_grad=True) for _ in range(3))
+    out = ll.attend(q, k, v, impl="native")
+    expanded = torch.autograd.grad(out, (q, k, v), torch.ones(()).expand_as(out), retain_graph=True)
+    dense = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    assert all(torch.equal(one, two) for one, two in zip(expanded, dense, strict=True))
+
+
+def test_second_order_gradients_say_that_they_are_not_there() -> None:
+    q, k, v = (torch.randn(1, 1, 4, 4, requires_grad=True) for _ in range(3))
+    (grad,) = torch.autograd.grad(ll.attend(q, k, v, impl="native").sum(), q, create_graph=True)
+    with pytest.raises(UnavailableError, match="impl='reference'"):
+        grad.sum().backward()
+
+
+# --- the same every time --------------------------------------------------------------------------
+
+
+def backward_op(problem: Problem, flow: Cotangents) -> tuple[Tensor, ...]:
+    """The backward op itself, from one forward pass."""
+    program, tables = (), ()
+    if problem.mask is not None:
+        program, tables = problem.mask.lower(problem.extent, problem.query.device)
+    call = (*inputs(problem), tables, program,
+            problem.scale, problem.softcap, problem.dropout, problem.seed)  # fmt: skip
+    out, lse = torch.ops.limelight.attend(*call)
+    return call, out, lse, flow
+
+
+def run_backward(call: tuple, out: Tensor, lse: Tensor, flow: Cotangents) -> tuple[Tensor, ...]:
+    wanted = [True, True, True, call[3] is not None, call[4] is not None]
+    return torch.ops.limelight.attend_backward(*call, out, lse, flow.out, flow.lse, wanted)
+
+
+@settings(max_examples=20)
+@given(calls(longest=400))
+@example(Call(*(torch.randn(1, 1, 1100, 16) for _ in range(3)), {"mask": ll.causal()}))
+@example(Call(*(torch.randn(3, 2, 300, 16) for _ in range(3)), {"bias": torch.randn(300, 300)}))
+def test_gradients_do_not_depend_on_the_number_of_threads(call: Call) -> None:
+    problem = problem_of(call, dropout=0.1)
+    start = backward_op(problem, flow_of(problem, with_lse=True))
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3, 2):
+            torch.set_num_threads(threads)
+            results.append(run_backward(*start))
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            assert torch.equal(one, two)
+
+
+def test_many_python_threads_at_once() -> None:
+    problem = random_problem(1, 2, 1, 500, 500, 32, 32, mask=ll.causal())
+    start = backward_op(problem, flow_of(problem))
+    alone = run_backward(*start)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(run_backward, *start) for _ in range(12)]
+        for future in futures:
+            assert all(torch.equal(a, b) for a, b in zip(alone, future.result(), strict=True))
+
+
+# --- in a process of its own ----------------------------------------------------------------------
+
+_MEMORY = """
+import resource, torch, limelight as ll
+def attend(n):
+    q, k, v = (torch.randn(1, 1, n, 8, requires_grad=True) for _ in range(3))
+    ll.attend(q, k, v, mask=ll.window(64), impl="native").sum().backward()
+attend(512)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+attend(16384)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+_GENERIC = """
+import torch, limelight as ll
+from limelight import _kernels
+assert _kernels.isa() == "generic"
+for options in ({}, {"mask": ll.causal()}, {"bias": torch.randn(70, 90), "softcap": 3.0}):
+    q, k, v = (torch.randn(2, h, n, d).requires_grad_()
+               for h, n, d in ((4, 70, 24), (2, 90, 24), (2, 90, 17)))
+    flow = torch.randn(2, 4, 70, 17)
+    native, plain = (
+        torch.autograd.grad(ll.attend(q, k, v, impl=impl, **options), (q, k, v), flow)
+        for impl in ("native", "reference"))
+    for one, two in zip(native, plain):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+print("agrees")
+"""
+
+
+def run_alone(script: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "2"} | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_memory_is_linear_in_the_sequence() -> None:
+    """16,384 tokens: weights alone would take a gigabyte."""
+    kilobytes = int(run_alone(_MEMORY))
+    assert kilobytes < 64 * 1024
+
+
+def test_the_generic_build_agrees() -> None:
+    assert run_alone(_GENERIC, LIMELIGHT_ISA="generic").strip() == "agrees"
