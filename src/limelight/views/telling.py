@@ -31,7 +31,8 @@ def most_telling(
     looked at by everyone, so weight alone would pick those. What a key gets on average is taken
     off; neighbouring words count nothing, and the logarithm lets reach count without letting it
     win over weight: a link over 8 words tells as much as one over 2 that is three times as strong.
-    Special tokens, punctuation and sinks have no say. Between two texts (cross-attention) there is no distance.
+    Special tokens, punctuation and sinks have no say. Between two texts (cross-attention) there
+    is no distance.
 
     Args:
         recording: what was seen.
