@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,14 @@ namespace {
 struct Names {
   nb::object data_ptr = nb::str("data_ptr"), shape = nb::str("shape"), stride = nb::str("stride"),
              dtype = nb::str("dtype");
-  nb::object f32, bf16, f16, f64, i64, boolean;
+  nb::object is_cpu = nb::str("is_cpu"), requires_grad = nb::str("requires_grad");
+  nb::object f32, bf16, f16, f64, i64, boolean, tensor, parameter, empty_like;
 
   Names() {
     const nb::module_ torch = nb::module_::import_("torch");
     f32 = torch.attr("float32"), bf16 = torch.attr("bfloat16"), f16 = torch.attr("float16");
+    tensor = torch.attr("Tensor"), parameter = torch.attr("nn").attr("Parameter");
+    empty_like = torch.attr("empty_like");
     f64 = torch.attr("float64"), i64 = torch.attr("int64"), boolean = torch.attr("bool");
   }
 };
@@ -198,6 +202,54 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::hand
     finished = kernels.forward(task);
   }
   if (!finished) throw nb::python_error();
+}
+
+// Whether a tensor is a plain one on the CPU, of a type that the kernels take, with a dense last axis, and
+// (if `tracked`) without a gradient; then `view` is of it.
+bool plain_view(nb::handle tensor, bool tracked, View& view) {
+  const Names& n = names();
+  if (!tensor.type().is(n.tensor) && !tensor.type().is(n.parameter)) return false;
+  if (tracked && get(tensor, n.requires_grad).is(Py_True)) return false;
+  if (!get(tensor, n.is_cpu).is(Py_True)) return false;
+  const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape);
+  if (!dtype.is(n.f32) && !dtype.is(n.bf16) && !dtype.is(n.f16)) return false;
+  if (PyTuple_GET_SIZE(shape.ptr()) != 4) return false;
+  view = view_of(tensor, "a tensor");
+  return view.stride[3] == 1;
+}
+
+// The output of a call without mask, bias or dropout on plain tensors, or None where anything is out of the
+// ordinary: the long way then serves the call, or says what is wrong with it.
+nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle scale, bool tracked) {
+  Forward task;
+  Problem& p = task.problem;
+  if (!plain_view(q, tracked, p.query) || !plain_view(k, tracked, p.key) || !plain_view(v, tracked, p.value))
+    return nb::none();
+  const int64_t *query = p.query.size, *key = p.key.size, *value = p.value.size;
+  const bool fits = query[0] == key[0] && key[0] == value[0] && key[1] == value[1] && key[2] == value[2] &&
+                    query[3] == key[3] && key[3] == value[3] && query[3] > 0 && key[1] > 0 &&
+                    query[1] % key[1] == 0 && p.query.dtype == p.key.dtype && p.query.dtype == p.value.dtype;
+  if (!fits) return nb::none();
+  p.scale = 1 / std::sqrt(static_cast<double>(p.d()));
+  if (!scale.is_none()) {
+    if (!PyFloat_CheckExact(scale.ptr())) return nb::none();
+    p.scale = PyFloat_AS_DOUBLE(scale.ptr());
+    if (!std::isfinite(p.scale)) return nb::none();
+  }
+  PyObject* made = PyObject_CallOneArg(names().empty_like.ptr(), q.ptr());
+  if (!made) throw nb::python_error();
+  nb::object out = nb::steal(made);
+  task.out = view_of(out, "out");
+  if (task.out.stride[3] != 1) return nb::none();
+  std::vector<float> lse(static_cast<size_t>(p.b() * p.h() * p.i()));
+  task.lse = lse.data();
+  bool finished;
+  {
+    nb::gil_scoped_release free;
+    finished = chosen().forward(task);
+  }
+  if (!finished) throw nb::python_error();
+  return out;
 }
 
 View shaped_view(nb::handle tensor, const char* name, const View& like, int64_t last) {
@@ -393,6 +445,8 @@ NB_MODULE(_kernels, m) {
         nb::arg("threads"), nb::arg("seconds"), "Fused multiply-adds in registers, two operations each, in 1e9/s.");
   m.def("read_memory", &read_memory, nb::arg("tensor"), nb::arg("threads"),
         "Reads a contiguous tensor and does nothing with it: what memory can give at most.");
+  m.def("quick", &quick, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("scale").none(),
+        nb::arg("tracked"), "The output of a plain call, or None if it is not one.");
   m.def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), "Writes out and lse.");

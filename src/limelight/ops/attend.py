@@ -97,12 +97,25 @@ def attend(
     tensor([[[[1.0000, 0.0000],
               [0.2689, 0.7311]]]])
     """
+    if mask is None and bias is None and softcap is None and not dropout and lens is None:
+        plain = native.quick(query, key, value, scale) if impl in ("auto", "native") else None
+        if plain is not None:
+            return plain
+    query, key, value = (_autocast(one) for one in (query, key, value))
     problem = check_problem(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, dropout=dropout
     )
     if lens is not None:
         return look(problem, lens, impl)
     return run(problem, impl)[0]
+
+
+def _autocast(one: Tensor) -> Tensor:
+    """The tensor in the type that torch.autocast asks for, as PyTorch's own attention takes it."""
+    if not isinstance(one, Tensor) or not torch.is_autocast_enabled(one.device.type):
+        return one
+    narrow = one.is_floating_point() and one.dtype != torch.float64
+    return one.to(torch.get_autocast_dtype(one.device.type)) if narrow else one
 
 
 def run(problem: Problem, impl: Implementation) -> tuple[Tensor, Tensor]:

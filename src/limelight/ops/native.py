@@ -31,7 +31,7 @@ def obstacle(problem: Problem) -> str | None:
         return f"the kernels run on the CPU, the tensors are on {query.device}"
     if query.dtype not in _KINDS:
         return f"the kernels take float32, bfloat16 and float16, the tensors are {query.dtype}"
-    return None
+    return native_op.transform()
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -45,3 +45,15 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
         problem.query, problem.key, problem.value, problem.bias, problem.slopes,
         tables, program, problem.scale, problem.softcap, problem.dropout, problem.seed,
     )  # fmt: skip
+
+
+def quick(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor | None:
+    """The output of a call without mask or other options, in the shortest way there is.
+
+    A small call costs less than torch's dispatcher, or than checking it in Python: if nothing of
+    torch watches and everything about it is plain, the kernel's own check is enough. Otherwise
+    None.
+    """
+    if native_op is None or not native_op.eager():
+        return None
+    return native_op.quick(query, key, value, scale, torch.is_grad_enabled())

@@ -22,6 +22,10 @@ _COMMON = (
     "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor[] tables, "
     "int[] program, float scale, float softcap, float dropout, int seed"
 )
+_C: Any = torch._C  # pyright: ignore[reportPrivateUsage]
+_forward_ad: Any = torch.autograd.forward_ad
+_PLAIN = (Tensor, torch.nn.Parameter)
+
 _library = torch.library.Library("limelight", "DEF")
 _library.define(f"attend({_COMMON}) -> (Tensor out, Tensor lse)")
 _library.define(
@@ -126,34 +130,87 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.save_for_backward(query, key, value, bias, slopes, *output, *tables)
 
 
-def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+def _five(
+    ctx: Any,
+    op: Callable[..., tuple[Tensor, ...]],
+    grad_out: Tensor | None,
+    grad_lse: Tensor | None,
+) -> list[Tensor | None]:
+    """The gradients of query, key, value, bias and slopes, None where nobody asks."""
     query, key, value, bias, slopes, out, lse, *tables = ctx.saved_tensors
     wanted = [bool(needed) for needed in ctx.needs_input_grad[:5]]
     if grad_out is None:
         grad_out = torch.zeros_like(out)
-    dq, dk, dv, dbias, dslopes = torch.ops.limelight.attend_backward(
+    found = op(
         query, key, value, bias, slopes, tables, *ctx.rest, out, lse, grad_out, grad_lse, wanted
     )
+    grads = [one if asked else None for one, asked in zip(found, wanted, strict=True)]
+    if bias is not None and grads[3] is not None:
+        grads[3] = grads[3].to(bias.dtype)
+    return grads
+
+
+def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     return (
-        dq if wanted[0] else None,
-        dk if wanted[1] else None,
-        dv if wanted[2] else None,
-        dbias.to(bias.dtype) if wanted[3] and bias is not None else None,
-        dslopes if wanted[4] and slopes is not None else None,
-        [None] * len(tables),
+        *_five(ctx, torch.ops.limelight.attend_backward, grad_out, grad_lse),
+        [None] * (len(ctx.saved_tensors) - 7),  # the tables
         # autograd takes an empty program for an empty list of tensors, and wants such a list back
         *[[] if one == [] else None for one in ctx.rest],
-    )  # fmt: skip
-
-
-def _nothing(_ctx: Any, _inputs: tuple[Any, ...], _output: Any) -> None:
-    """Second-order gradients need nothing saved: they are refused."""
+    )
 
 
 def _refuse(_ctx: Any, *_grads: Any) -> tuple[Any, ...]:
     raise UnavailableError(
         "impl='native' has no second-order gradients: use attend(..., impl='reference')"
     )
+
+
+class Eager(torch.autograd.Function):
+    """The same pair for plain eager calls, without the dispatcher's slow way through Python.
+
+    Measured on a call of 8 tokens, forward and backward: 180 µs of CPU time instead of 480.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = forward(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        # With create_graph=True the registered op is what refuses second-order gradients.
+        op = torch.ops.limelight.attend_backward if torch.is_grad_enabled() else backward
+        return (*_five(ctx, op, *grads), *[None] * (1 + len(ctx.rest)))
+
+
+def eager(*tensors: Tensor | None) -> bool:
+    """Whether a call is plain: no compiler, tracer, transform, mode, autocast or subclass.
+
+    Without tensors: whether the moment is plain.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and all(one is None or type(one) in _PLAIN for one in tensors)
+        and not torch.is_autocast_enabled("cpu")
+        and _C._get_tracing_state() is None
+        and _C._len_torch_dispatch_stack() == 0
+        and _C._len_torch_function_stack() == 0
+        and _C._functorch.peek_interpreter_stack() is None
+        and _forward_ad._current_level < 0
+    )
+
+
+def transform() -> str | None:
+    """The transform of torch that is at work and has no rule for the kernels, or None."""
+    if torch.compiler.is_compiling():
+        return None
+    if _forward_ad._current_level >= 0:
+        return "the kernels have no forward-mode derivative"
+    stack = _C._functorch.get_interpreter_stack() or ()
+    if any(one.key() != _C._functorch.TransformType.Vmap for one in stack):
+        return "the kernels take no transform of torch.func but vmap"
+    return None
 
 
 # --- vmap -----------------------------------------------------------------------------------------
@@ -185,13 +242,23 @@ torch.library.register_fake("limelight::attend_backward", _fake_backward, lib=_l
 torch.library.register_autograd(
     "limelight::attend", _differentiate, setup_context=_save, lib=_library
 )
-torch.library.register_autograd(
-    "limelight::attend_backward", _refuse, setup_context=_nothing, lib=_library
-)
+torch.library.register_autograd("limelight::attend_backward", _refuse, lib=_library)
 torch.library.register_vmap(
     "limelight::attend", _one_by_one(torch.ops.limelight.attend), lib=_library
 )
 torch.library.register_vmap(
     "limelight::attend_backward", _one_by_one(torch.ops.limelight.attend_backward), lib=_library
 )
-attend = torch.ops.limelight.attend
+
+
+def attend(*call: Any) -> tuple[Tensor, Tensor]:
+    """`limelight::attend`, by the shortest way that serves."""
+    tensors = call[:5]
+    if not eager(*tensors):
+        return torch.ops.limelight.attend(*call)
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors):
+        return Eager.apply(*call)
+    return forward(*call)
+
+
+quick = _kernels.quick
