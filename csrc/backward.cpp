@@ -184,8 +184,7 @@ bool Gradients::sweep(int64_t chain, int64_t block, float* memory) {
   return true;
 }
 
-bool Gradients::sweep_head(KeyBlock& keys, int64_t b, int64_t h, int64_t chain, int64_t block,
-                           int64_t& settled) {
+bool Gradients::sweep_head(KeyBlock& keys, int64_t b, int64_t h, int64_t chain, int64_t block, int64_t& settled) {
   const Range span = plan_.block(block);
   const Extent extent{b, h, p_.i(), p_.j()};
   const int64_t head = b * p_.h() + h;

@@ -79,8 +79,7 @@ inline size_t KeyBlock::memory_floats(const Problem& p) {
   return static_cast<size_t>(keys + rows + tile + bits);
 }
 
-inline KeyBlock::KeyBlock(const Backward& call, const RowTerms& terms, const GradQuery& grad_query,
-                          float* memory)
+inline KeyBlock::KeyBlock(const Backward& call, const RowTerms& terms, const GradQuery& grad_query, float* memory)
     : call_(call),
       p_(call.problem),
       terms_(terms),
@@ -259,8 +258,7 @@ inline void KeyBlock::shaped(const Panel& panel, int64_t h, int64_t i0, const fl
       const vf weight = only(exp2(load(row + half * W) + minus_lse[r]), bits, half);
       store(row + half * W, weight);
       if (drops)
-        store(kept_ + r * NR + half * W,
-              (vf)((vi)(weight * dropout_.grow) & dropout_.keep(place, j0 + half * W)));
+        store(kept_ + r * NR + half * W, (vf)((vi)(weight * dropout_.grow) & dropout_.keep(place, j0 + half * W)));
     }
   }
 

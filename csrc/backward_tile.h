@@ -114,8 +114,8 @@ inline void add_inner(Range rows, int64_t width, const Range* spans, int64_t pan
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) sum[r][0] = load(at + r * stride), sum[r][1] = load(at + r * stride + W);
       for (int64_t p = low; p < high; ++p)
-        accumulate<R, Left::rows>(sum, NR, scores + (p * kTileQueries + first) * NR, NR,
-                                  keys + p * NR * width + c, width);
+        accumulate<R, Left::rows>(sum, NR, scores + (p * kTileQueries + first) * NR, NR, keys + p * NR * width + c,
+                                  width);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) store(at + r * stride, sum[r][0]), store(at + r * stride + W, sum[r][1]);
     });
