@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,8 +22,9 @@ T = TypeVar("T")
 Call = Callable[[], "Tensor | Sequence[Tensor] | None"]
 """One run of what is timed; what it gives back is compared between contenders."""
 
-SETTLE = 0.012
-"""Seconds before each block: idle workers of the previous contender's pool stop spinning."""
+SETTLE = 0.05
+"""Seconds before each block: so long idle OpenMP workers of the last contender (SDPA, ours) may spin
+on a core. ONNX Runtime's and OpenVINO's workers sleep at once."""
 
 
 PLAIN_READ = "plain read"
@@ -200,7 +202,7 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
 def interleave(
     calls: Mapping[str, Call], limits: Limits, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, list[float]]:
-    """Seconds a call, one value a round and contender; the order turns by one each round."""
+    """Seconds a call, one value a round and contender; each round has an order of its own."""
     names = list(calls)
     repeats = {name: _repeats(calls[name], limits.block) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -208,7 +210,7 @@ def interleave(
     for turn in range(limits.rounds):
         if turn >= 3 and time.perf_counter() - start > limits.budget:
             break
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for name in random.Random(turn).sample(names, len(names)):
             say(f"round {turn + 1} of {limits.rounds}, {name}")
             times[name].append(_block(calls[name], repeats[name]))
     return times
