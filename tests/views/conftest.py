@@ -72,7 +72,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
             recording.save(path)
         options = {"viewport": {"width": 1300, "height": 900}, "accept_downloads": True} | options
         page = browser.new_page(**options)
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on(
             "console",

@@ -83,6 +83,7 @@ def test_several_in_a_notebook_do_not_disturb_each_other(
     )
     page = opened(outside + "".join(cells))
     hosts = page.locator("[data-ready]")
+    hosts.nth(2).wait_for(state="attached")
     assert hosts.count() == 3
     assert page.evaluate("document.querySelectorAll('[id]').length") == 0
     assert page.evaluate("document.querySelectorAll('style').length") == 1

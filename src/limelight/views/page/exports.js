@@ -12,7 +12,7 @@ function standalone(picture, palette) {
 function offer(blob, name) {
   const address = URL.createObjectURL(blob);
   html("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  setTimeout(() => URL.revokeObjectURL(address), 60_000); // a busy machine may be slow to begin
 }
 
 export function saveSvg(picture, palette, name) {
