@@ -23,8 +23,8 @@ Call = Callable[[], "Tensor | Sequence[Tensor] | None"]
 """One run of what is timed; what it gives back is compared between contenders."""
 
 SETTLE = 0.05
-"""Seconds before each block: so long idle OpenMP workers of the last contender (SDPA, ours) may spin
-on a core. ONNX Runtime's and OpenVINO's workers sleep at once."""
+"""Seconds before each block: so long idle OpenMP workers of the last contender (SDPA, ours) may
+spin on a core. ONNX Runtime's and OpenVINO's workers sleep at once."""
 
 
 PLAIN_READ = "plain read"
