@@ -107,7 +107,6 @@ def lazy_mask(
         if attention_mask is not None:
             rule = _both(rule, _padding(_fitted(attention_mask, asked)))
     except _UnknownRuleError:
-        keys = kv_length
         rule = _dense_rule(function, attention_mask, asked, device, options)
     return LazyMask((batch_size, q_length, kv_length), rule, keys, kv_offset, device)
 
