@@ -102,7 +102,7 @@ def test_strongest_sets_apart_what_says_little(rec):
     assert [link.weight for link in links] == sorted((l.weight for l in links), reverse=True)
     assert (3, 1, 10, 2) in [link[:4] for link in links[:5]]
     assert all(link.query != link.key for link in apart)
-    assert {rec.tokens[link.key].text for link in apart} >= {"[CLS]", "[SEP]"}
+    assert {rec.tokens[link.key].text for link in apart} >= {"[CLS]", "."}
 
 
 def test_the_first_token_of_a_decoder_is_a_sink_when_it_draws():
