@@ -112,7 +112,9 @@ def attend(
 
 def _autocast(one: Tensor) -> Tensor:
     """The tensor in the type that torch.autocast asks for, as PyTorch's own attention takes it."""
-    if not isinstance(one, Tensor) or not torch.is_autocast_enabled(one.device.type):
+    if not isinstance(one, Tensor) or not torch.amp.is_autocast_available(one.device.type):
+        return one
+    if not torch.is_autocast_enabled(one.device.type):
         return one
     narrow = one.is_floating_point() and one.dtype != torch.float64
     return one.to(torch.get_autocast_dtype(one.device.type)) if narrow else one
