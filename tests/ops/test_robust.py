@@ -1,0 +1,150 @@
+"""What a long-lived process does to the kernels: forks, threads, thread counts, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import limelight as ll
+from limelight.ops import native
+
+if native.missing():
+    pytest.fail(f"these tests need the kernels: {native.missing()}", pytrace=False)
+
+from limelight import _kernels
+
+
+def run(script: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_many_python_threads_at_once() -> None:
+    calls = [torch.randn(2, 3, 50 + 13 * t, 32) for t in range(6)]
+    expected = [ll.attend(x, x, x, mask=ll.causal()) for x in calls]
+
+    def work(t: int) -> bool:
+        x = calls[t % 6]
+        return torch.equal(ll.attend(x, x, x, mask=ll.causal()), expected[t % 6])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(240)))
+
+
+def test_the_thread_count_follows_torch_and_changes_nothing() -> None:
+    x = torch.randn(2, 4, 300, 64)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3, 5):
+            torch.set_num_threads(threads)
+            assert _kernels.threads() == threads
+            results.append(ll.attend(x, x, x, mask=ll.causal()))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, results[0]) for one in results)
+
+
+def test_a_fork_after_use_works_in_child_and_parent() -> None:
+    ran = run(
+        """
+        import os, torch, limelight as ll
+        x = torch.randn(2, 4, 400, 64)
+        expected = ll.attend(x, x, x)          # the threads of the parent exist now
+        wanted = expected.numpy().tobytes()    # torch itself must not compute in the child
+        children = []
+        for _ in range(3):
+            child = os.fork()
+            if child == 0:
+                results = [ll.attend(x, x, x).numpy().tobytes() for _ in range(5)]
+                os._exit(0 if all(one == wanted for one in results) else 1)
+            children.append(child)
+        assert torch.equal(ll.attend(x, x, x), expected)
+        for child in children:
+            assert os.waitpid(child, 0)[1] == 0
+        print("well")
+        """
+    )
+    assert ran.stdout.strip() == "well", ran.stderr
+
+
+def test_data_loader_workers_can_attend() -> None:
+    ran = run(
+        """
+        import torch, limelight as ll
+        from torch.utils.data import DataLoader, Dataset
+        class Rows(Dataset):
+            def __len__(self): return 8
+            def __getitem__(self, t):
+                x = torch.full((1, 2, 64, 16), float(t))
+                return ll.attend(x, x, x)
+        x = torch.randn(1, 8, 500, 64)
+        ll.attend(x, x, x)
+        for t, batch in enumerate(DataLoader(Rows(), num_workers=2)):
+            assert torch.allclose(batch, torch.full_like(batch, float(t)))
+        print("well")
+        """
+    )
+    assert ran.stdout.strip() == "well", ran.stderr
+
+
+SLOW = """
+    import signal, threading, torch, limelight as ll
+    x = torch.randn(1, 8, 40000, 64)
+    small = torch.randn(1, 2, 300, 64)
+    expected = ll.attend(small, small, small)
+    print("ready", flush=True)
+    try:
+        ll.attend(x, x, x{options})            # half a minute, if left alone
+        print("finished")
+    except KeyboardInterrupt:
+        assert torch.equal(ll.attend(small, small, small), expected)
+        print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("options", ["", ", mask=ll.causal()"])
+def test_ctrl_c_ends_a_long_call(options: str) -> None:
+    script = textwrap.dedent(SLOW.replace("{options}", options))
+    child = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline().strip() == "ready"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=120)[0].strip() == "interrupted"
+    assert child.returncode == 0
+
+
+def test_memory_stays_linear() -> None:
+    """65,536 tokens, where the scores alone would be 137 GB: beyond the output at most 64 MB."""
+    ran = run(
+        """
+        import resource, torch, limelight as ll
+        q, k, v = (torch.randn(1, 8, 65536, 64) for _ in range(3))
+        ll.attend(q[:, :, :256], k[:, :, :256], v[:, :, :256], mask=ll.causal())
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        out = ll.attend(q, k, v, mask=ll.causal() & ll.window(256))
+        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+        limit = out.numel() * 4 + 64 * 2**20
+        assert grown <= limit, (grown, limit)
+        print("well")
+        """
+    )
+    assert ran.stdout.strip() == "well", ran.stderr
