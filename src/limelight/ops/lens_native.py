@@ -7,6 +7,8 @@ from the log-sum-exp that the first one left.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor
 
@@ -74,14 +76,16 @@ def _notes(problem: Problem, lens: Lens) -> Parts:
 
 
 def _from_notes(lse: Tensor, notes: Parts) -> Statistics:
-    found = {
-        name: notes[name]
-        for name in ("max_score", "entropy", "distance", "band", "columns")
-        if name in notes
-    }
-    if "top" in notes:
-        found["top"] = Links(notes["top"], notes["top_keys"])  # type: ignore[arg-type, assignment]
-    return Statistics(lse=lse, **found)  # type: ignore[arg-type]
+    top = _tensor(notes, "top"), _tensor(notes, "top_keys")
+    return Statistics(
+        lse=lse,
+        max_score=cast(Tensor, notes["max_score"]),
+        top=None if top[0] is None or top[1] is None else Links(top[0], top[1]),
+        entropy=_tensor(notes, "entropy"),
+        distance=_tensor(notes, "distance"),
+        columns=_tensor(notes, "columns"),
+        band=_tensor(notes, "band"),
+    )
 
 
 def _surveys(problem: Problem, lens: Lens, value: Tensor) -> list[Parts]:
@@ -128,22 +132,27 @@ def _room(problem: Problem, lens: Lens, asked: Parts, maps: list[str], first: bo
     return parts
 
 
-def _from_survey(problem: Problem, asked: Parts) -> dict[str, object]:
-    found: dict[str, object] = {}
-    received = asked.get("received")
-    if isinstance(received, Tensor):
+def _from_survey(problem: Problem, asked: Parts) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    received = _tensor(asked, "received")
+    if received is not None:
         found["received"] = received.sum(2).float()
     if "top" in asked:
-        found["value_top"] = Links(asked["top"], asked["top_keys"])  # type: ignore[arg-type]
+        found["value_top"] = Links(cast(Tensor, asked["top"]), cast(Tensor, asked["top_keys"]))
     area = _cell_sizes(problem.extent.i, int(asked["rows"]))[:, None] * _cell_sizes(
         problem.extent.j, int(asked["columns"])
     )
     for short, name in (("map", "map"), ("value", "value_map")):
-        total = asked.get(f"{short}_sum")
-        if isinstance(total, Tensor):
+        total = _tensor(asked, f"{short}_sum")
+        if total is not None:
             mean = (total / area.clamp_min(1)).float()
-            found[name] = Pooled(mean, asked[f"{short}_max"])  # type: ignore[arg-type]
+            found[name] = Pooled(mean, cast(Tensor, asked[f"{short}_max"]))
     return found
+
+
+def _tensor(parts: Parts, name: str) -> Tensor | None:
+    found = parts.get(name)
+    return found if isinstance(found, Tensor) else None
 
 
 def _cell_sizes(size: int, cells: int) -> Tensor:
