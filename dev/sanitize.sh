@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Run the tests of the operation with the kernels built under address and undefined-behaviour sanitizers.
+# Arguments, if any, replace the tests that are run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python="$PWD/.venv/bin/python"
+build="$PWD/build/sanitize"
+cmake -S . -B "$build" -G Ninja -DLIMELIGHT_SANITIZE=ON -DPython_EXECUTABLE="$python" >/dev/null
+cmake --build "$build"
+
+# A copy of the package beside the sanitized module: the installed one stays as it is.
+rm -rf "$build/package"
+mkdir -p "$build/package"
+cp -r src/limelight "$build/package/limelight"
+rm -f "$build"/package/limelight/_kernels*.so
+cp "$build"/_kernels*.so "$build/package/limelight/"
+
+# The interpreter itself is not sanitized, so the runtime comes first; Python's arenas look like leaks.
+export LD_PRELOAD="$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so)"
+export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 UBSAN_OPTIONS=print_stacktrace=1
+export PYTHONPATH="$build/package" OMP_NUM_THREADS=2
+tests=("$@")
+if [ ${#tests[@]} -eq 0 ]; then
+  tests=(tests/ops/test_native.py tests/ops/test_backward.py tests/ops/test_decode.py tests/ops/test_properties.py)
+fi
+"$python" -c "import limelight._kernels as k; assert '/sanitize/' in k.__file__, k.__file__"
+# Subprocess and compiler tests gain nothing here and take long under the sanitizers.
+"$python" -m pytest -q -p no:cacheprovider "${tests[@]}" -k "not compiles and not build"
