@@ -18,9 +18,7 @@ struct View {
   int64_t stride[4] = {0, 0, 0, 0};
 
   explicit operator bool() const { return data != nullptr; }
-  int64_t at(int64_t x, int64_t y, int64_t z) const {
-    return x * stride[0] + y * stride[1] + z * stride[2];
-  }
+  int64_t at(int64_t x, int64_t y, int64_t z) const { return x * stride[0] + y * stride[1] + z * stride[2]; }
 };
 
 struct MaskNode;
@@ -101,15 +99,15 @@ struct Look {
 // results that come as zeros.
 struct Survey {
   Problem problem;
-  const float* lse = nullptr;        // b h i
-  const int64_t* pieces = nullptr;   // piece_count + 1 cuts of the queries, at edges of rows of cells
+  const float* lse = nullptr;       // b h i
+  const int64_t* pieces = nullptr;  // piece_count + 1 cuts of the queries, at edges of rows of cells
   int64_t piece_count = 0;
-  const float* norms = nullptr;      // b g j: ‖v_j‖, for what is weighted by values
-  double* received = nullptr;        // b h piece_count j
-  int64_t rows = 1, columns = 1;     // cells of the maps
+  const float* norms = nullptr;                     // b g j: ‖v_j‖, for what is weighted by values
+  double* received = nullptr;                       // b h piece_count j
+  int64_t rows = 1, columns = 1;                    // cells of the maps
   double *map_sum = nullptr, *value_sum = nullptr;  // b h rows columns
   float *map_max = nullptr, *value_max = nullptr;
-  float* top = nullptr;              // b h i top_count: ‖weight · value‖; top_keys likewise
+  float* top = nullptr;  // b h i top_count: ‖weight · value‖; top_keys likewise
   int64_t* top_keys = nullptr;
   int64_t top_count = 0;
 };

@@ -68,11 +68,16 @@ View view_of(nb::handle tensor, const char* name) {
   View view;
   const Names& n = names();
   const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape), stride = call(tensor, n.stride);
-  if (dtype.is(n.f32)) view.dtype = Dtype::f32;
-  else if (dtype.is(n.bf16)) view.dtype = Dtype::bf16;
-  else if (dtype.is(n.f16)) view.dtype = Dtype::f16;
-  else refuse(std::string(name) + " must be float32, bfloat16 or float16");
-  if (!PyTuple_Check(shape.ptr()) || PyTuple_GET_SIZE(shape.ptr()) != 4) refuse(std::string(name) + " must have 4 axes");
+  if (dtype.is(n.f32))
+    view.dtype = Dtype::f32;
+  else if (dtype.is(n.bf16))
+    view.dtype = Dtype::bf16;
+  else if (dtype.is(n.f16))
+    view.dtype = Dtype::f16;
+  else
+    refuse(std::string(name) + " must be float32, bfloat16 or float16");
+  if (!PyTuple_Check(shape.ptr()) || PyTuple_GET_SIZE(shape.ptr()) != 4)
+    refuse(std::string(name) + " must have 4 axes");
   for (int axis = 0; axis < 4; ++axis) {
     view.size[axis] = whole(PyTuple_GET_ITEM(shape.ptr(), axis));
     view.stride[axis] = whole(PyTuple_GET_ITEM(stride.ptr(), axis));
@@ -263,8 +268,8 @@ View shaped_view(nb::handle tensor, const char* name, const View& like, int64_t 
 
 void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
               nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
-              nb::handle lse, nb::handle grad_out, nb::handle grad_lse, nb::handle grad_query,
-              nb::handle grad_key, nb::handle grad_value, nb::handle grad_bias, nb::handle grad_slopes) {
+              nb::handle lse, nb::handle grad_out, nb::handle grad_lse, nb::handle grad_query, nb::handle grad_key,
+              nb::handle grad_value, nb::handle grad_bias, nb::handle grad_slopes) {
   Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
   const Problem& p = made.problem;
   const int64_t rows = p.b() * p.h() * p.i();
@@ -385,10 +390,14 @@ void survey(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handl
 
 void bend(const std::string& curve, nb::handle x, nb::handle grad, nb::handle out, int64_t rows, int64_t width) {
   Bend task;
-  if (curve == "gelu") task.curve = Curve::gelu;
-  else if (curve == "gelu_tanh") task.curve = Curve::gelu_tanh;
-  else if (curve == "swiglu") task.curve = Curve::swiglu;
-  else refuse("no such curve: " + curve);
+  if (curve == "gelu")
+    task.curve = Curve::gelu;
+  else if (curve == "gelu_tanh")
+    task.curve = Curve::gelu_tanh;
+  else if (curve == "swiglu")
+    task.curve = Curve::swiglu;
+  else
+    refuse("no such curve: " + curve);
   const int64_t small = rows * width, large = task.curve == Curve::swiglu ? 2 * small : small;
   if (small == 0) return;
   task.rows = rows, task.width = width;
@@ -435,14 +444,18 @@ NB_MODULE(_kernels, m) {
   using namespace limelight;
   m.attr("__doc__") = "The C++ kernels of Limelight. limelight.ops.native is their only caller.";
   m.def("isa", [] { return std::string(chosen().isa); }, "The instruction set of the build in use.");
-  m.def("runnable", [] {
-    std::vector<std::string> found;
-    for (const Kernels* build : runnable()) found.emplace_back(build->isa);
-    return found;
-  }, "The builds that this CPU can run, the best first.");
+  m.def(
+      "runnable",
+      [] {
+        std::vector<std::string> found;
+        for (const Kernels* build : runnable()) found.emplace_back(build->isa);
+        return found;
+      },
+      "The builds that this CPU can run, the best first.");
   m.def("threads", &thread_limit, "How many threads the next call may use.");
-  m.def("peak_gflops", [](int threads, double seconds) { return chosen().peak_gflops(threads, seconds); },
-        nb::arg("threads"), nb::arg("seconds"), "Fused multiply-adds in registers, two operations each, in 1e9/s.");
+  m.def(
+      "peak_gflops", [](int threads, double seconds) { return chosen().peak_gflops(threads, seconds); },
+      nb::arg("threads"), nb::arg("seconds"), "Fused multiply-adds in registers, two operations each, in 1e9/s.");
   m.def("read_memory", &read_memory, nb::arg("tensor"), nb::arg("threads"),
         "Reads a contiguous tensor and does nothing with it: what memory can give at most.");
   m.def("quick", &quick, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("scale").none(),

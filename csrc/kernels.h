@@ -14,7 +14,7 @@ bool survey(const Survey& call);      // lens.cpp
 bool bend(const Bend& call);          // pointwise.cpp
 bool few_rows(const FewRows& call);   // few_rows.cpp
 
-double peak_gflops(int threads, double seconds);                      // measure.cpp
-void read_memory(int threads, const float* from, int64_t floats);     // measure.cpp
+double peak_gflops(int threads, double seconds);                   // measure.cpp
+void read_memory(int threads, const float* from, int64_t floats);  // measure.cpp
 
 }  // namespace limelight::LIMELIGHT_ISA

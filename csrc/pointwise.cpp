@@ -67,9 +67,7 @@ LIMELIGHT_INLINE vf load_some(const float* from, int lanes) {
   return load(all);
 }
 
-LIMELIGHT_INLINE void store_some(float* to, vf v, int lanes) {
-  std::memcpy(to, &v, sizeof(float) * lanes);
-}
+LIMELIGHT_INLINE void store_some(float* to, vf v, int lanes) { std::memcpy(to, &v, sizeof(float) * lanes); }
 
 template <class Curve>
 bool bend(const Bend& call, const Curve& curve) {
@@ -79,9 +77,8 @@ bool bend(const Bend& call, const Curve& curve) {
     const float* x = call.x + first;
     float* out = call.out + first;
     if (!call.grad) {
-      vectors(count, [&](int64_t at, int lanes) {
-        store_some(out + at, curve(load_some(x + at, lanes)).value, lanes);
-      });
+      vectors(count,
+              [&](int64_t at, int lanes) { store_some(out + at, curve(load_some(x + at, lanes)).value, lanes); });
       return;
     }
     const float* grad = call.grad + first;
