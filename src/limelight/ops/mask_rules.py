@@ -78,7 +78,8 @@ class Mask:
     ) -> Tensor:
         """The mask as a bool tensor `b h i j`, every place filled in.
 
-        >>> causal().dense(3)[0, 0].int()
+        >>> import limelight as ll
+        >>> ll.causal().dense(3)[0, 0].int()
         tensor([[1, 0, 0],
                 [1, 1, 0],
                 [1, 1, 1]], dtype=torch.int32)
