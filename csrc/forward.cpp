@@ -17,8 +17,9 @@ constexpr int64_t kScoreStride =
     kTileKeys + NR;                   // a row of scores; not a power of two, which would crowd the cache
 constexpr int64_t kJobRows = 384;     // queries of a job, over all heads that share its keys
 constexpr double kWorthThread = 4e5;  // multiply-adds that pay for waking another thread
+constexpr int64_t kHalfTile = kTileRows / 2;
 
-static_assert(kTileRows % MR == 0 && kTileKeys % NR == 0 && kTileKeys % kWordKeys == 0);
+static_assert(kHalfTile % MR == 0 && kTileKeys % NR == 0 && kTileKeys % kWordKeys == 0);
 
 // The sizes of a call and how they are cut.
 struct Plan {
@@ -143,6 +144,11 @@ class Job {
       if (low >= high) return;
       cover = LIMELIGHT_ISA::cover(mask, extent, {q.i0, q.i0 + q.rows, low, high});
       if (cover == Cover::none) return;
+      if (cover == Cover::some && q.rows > kHalfTile && narrows(q, extent, low, high)) {
+        visit(part(q, 0, kHalfTile), key);
+        visit(part(q, kHalfTile, q.rows), key);
+        return;
+      }
     }
     if (!key.key) pack(key);
     const int64_t skip = (low - key.j0) / NR * NR;  // whole panels before the first key seen
@@ -168,6 +174,23 @@ class Job {
     const RightMatrix value{key.value + (skip + first) * NR, NR, key.count * NR};
     product<Left::rows, Result::add>(q.rows, plan_.padded_e, count - first, in_rows(scores_ + first, kScoreStride),
                                      value, q.out, plan_.padded_e);
+  }
+
+  // Whether the halves of a tile see noticeably fewer keys than the whole: at the edges of a window they do.
+  bool narrows(const QueryTile& q, const Extent& extent, int64_t low, int64_t high) const {
+    int64_t saved = 0;
+    const Range halves[] = {{0, kHalfTile}, {kHalfTile, q.rows}};
+    for (const Range& half : halves) {
+      const Range seen = key_range(*p_.mask.nodes, extent, q.i0 + half.low, q.i0 + half.high);
+      const int64_t keys = smaller(high, seen.high) - greater(low, seen.low);
+      saved += (half.high - half.low) * (high - low - greater(0, keys));
+    }
+    return saved * 32 >= q.rows * (high - low);
+  }
+
+  QueryTile part(const QueryTile& q, int64_t from, int64_t to) const {
+    return {q.h,          q.i0 + from, to - from, q.query + from * plan_.d, q.out + from * plan_.padded_e,
+            q.top + from, q.sum + from};
   }
 
   // Scores become weights that lack only the division by their sum.

@@ -21,7 +21,7 @@ export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 UBSAN_OPTIONS=print_
 export PYTHONPATH="$build/package" OMP_NUM_THREADS=2
 tests=("$@")
 if [ ${#tests[@]} -eq 0 ]; then
-  tests=(tests/ops/test_native.py tests/ops/test_backward.py tests/ops/test_decode.py tests/ops/test_properties.py)
+  tests=(tests/ops/test_{native,backward,decode,lens,project,activations,properties}.py)
 fi
 "$python" -c "import limelight._kernels as k; assert '/sanitize/' in k.__file__, k.__file__"
 # Tests in processes of their own, of compilation or of memory gain nothing under the sanitizers.

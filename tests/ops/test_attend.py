@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.ops import native
+from limelight.ops import native, torch_kernels
+from limelight.ops.problem import check_problem
 from limelight.shapes import DeviceError, DtypeError, OptionError, ShapeError, UnavailableError
 
 
@@ -75,6 +76,24 @@ def test_auto_prefers_the_kernels_where_they_were_built() -> None:
     assert native.missing() is None, "the kernels must be built where the tests run"
     q = torch.randn(1, 1, 4, 8)
     assert ll.explain_choice(q, q, q).impl == "native"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_other_devices_run_on_pytorchs_own_kernels(causal: bool) -> None:
+    mask = ll.causal() if causal else None
+    far = torch.empty(2, 4, 5, 8, device="meta"), *[torch.empty(2, 2, 5, 8, device="meta")] * 2
+    assert ll.explain_choice(*far, mask=mask).impl == "torch"
+    assert ll.attend(*far, mask=mask).shape == (2, 4, 5, 8)
+    # The call it makes is the right one; here on the CPU, where it can be computed.
+    q, k, v = x(2, 4, 5, 8), x(2, 2, 5, 8), x(2, 2, 5, 8)
+    found = torch_kernels.attend(check_problem(q, k, v, mask=mask, scale=0.3))
+    assert torch.allclose(found, ll.attend(q, k, v, mask=mask, scale=0.3), atol=1e-5)
+
+
+def test_what_pytorchs_kernels_define_otherwise_stays_with_the_reference() -> None:
+    far = torch.empty(1, 2, 3, 8, device="meta"), *[torch.empty(1, 2, 5, 8, device="meta")] * 2
+    for options in ({"mask": ll.causal()}, {"softcap": 2.0}, {"mask": ll.window(2)}):
+        assert ll.explain_choice(*far, **options).impl == "reference"
 
 
 def test_packed_equals_each_sequence_alone() -> None:

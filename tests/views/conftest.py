@@ -48,7 +48,7 @@ def browser() -> Iterator[Browser]:
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next((path for name in names if (path := shutil.which(name))), None)
     if program is None:
-        pytest.skip("no Chromium on this machine (Debian: apt install chromium)")
+        pytest.fail("no Chromium on this machine: `make test` installs it")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

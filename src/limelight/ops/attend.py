@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from limelight.ops import lens_native, lens_tiled, native, reference
+from limelight.ops import lens_native, lens_tiled, native, reference, torch_kernels
 from limelight.ops.bias import Alibi
 from limelight.ops.lens import Lens
 from limelight.ops.mask_rules import Mask
@@ -23,7 +23,7 @@ Implementation = Literal["auto", "native", "reference"]
 class Choice(NamedTuple):
     """Which implementation serves a call, and why."""
 
-    impl: Literal["native", "reference"]
+    impl: Literal["native", "reference", "torch"]
     reason: str
 
 
@@ -107,6 +107,8 @@ def attend(
     )
     if lens is not None:
         return look(problem, lens, impl)
+    if choose(problem, impl).impl == "torch":
+        return torch_kernels.attend(problem)
     return run(problem, impl)[0]
 
 
@@ -156,6 +158,8 @@ def choose(problem: Problem, impl: Implementation) -> Choice:
         return Choice("native", "the fused CPU kernel serves this call")
     if impl == "native":
         raise UnavailableError(f"impl='native' cannot serve this call: {obstacle}")
+    if torch_kernels.serves(problem):
+        return Choice("torch", f"PyTorch's fused kernel serves {problem.query.device}")
     if native.missing() is not None:
         _say_once(f"limelight runs on its slower PyTorch form: {native.missing()}")
     return Choice("reference", obstacle)
