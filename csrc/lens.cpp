@@ -8,8 +8,10 @@
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
-constexpr int64_t kTileRows = 48;     // queries of a tile
-constexpr int64_t kTileKeys = 256;    // keys of a tile, packed once for a block of queries
+constexpr int64_t kTileRows = 48;   // queries of a tile
+constexpr int64_t kTileKeys = 256;  // keys of a tile, packed once for a block of queries
+constexpr int64_t kScoreStride =
+    kTileKeys + NR;                   // a row of scores; not a power of two, which would crowd the cache
 constexpr int64_t kBlockRows = 2048;  // queries that are packed at once
 
 // Sums and maxima over the queries of one row of cells, for one tile of keys.
@@ -27,7 +29,7 @@ struct Columns {
       vf total = load(sum + t), most = load(max + t);
 #pragma GCC unroll 4
       for (int r = 0; r < R; ++r) {
-        const vf weight = exp2(load(scores + r * kTileKeys + t) - base[r]);
+        const vf weight = exp2(load(scores + r * kScoreStride + t) - base[r]);
         total += weight;
         most = larger(weight, most);
       }
@@ -48,9 +50,9 @@ class Job {
         rows_{call.pieces[piece], call.pieces[piece + 1]} {
     const int64_t block = smaller(kBlockRows, rows_.high - rows_.low);
     float* at =
-        scratch(static_cast<size_t>(kTileKeys * p_.d() + kTileRows * kTileKeys + round_up(block, MR) * p_.d()));
+        scratch(static_cast<size_t>(kTileKeys * p_.d() + kTileRows * kScoreStride + round_up(block, MR) * p_.d()));
     key_ = at, at += kTileKeys * p_.d();
-    scores_ = at, at += kTileRows * kTileKeys;
+    scores_ = at, at += kTileRows * kScoreStride;
     query_ = at;
   }
 
@@ -89,10 +91,10 @@ class Job {
     if (!packed_) pack(tile.j0, count);
     product<Left::columns, Result::set>(rows, round_up(count, NR), p_.d(),
                                         in_packed_blocks(query_ + (tile.i0 - i0) * p_.d(), p_.d()),
-                                        in_panels(key_, p_.d()), scores_, kTileKeys);
+                                        in_panels(key_, p_.d()), scores_, kScoreStride);
     float base[kTileRows];
     for (int64_t r = 0; r < rows; ++r) {
-      float* row = scores_ + r * kTileKeys;
+      float* row = scores_ + r * kScoreStride;
       const int64_t i = tile.i0 + r;
       if (adjusts(p_)) adjust_row(p_, b_, h_, i, tile.j0, count, row);
       for (int64_t t = count; t % W; ++t) row[t] = -__builtin_inff();
@@ -125,8 +127,8 @@ class Job {
       if (cell != cell_ && cell_ >= 0) flush(tile.j0, count);
       cell_ = cell;
       int64_t r = i - tile.i0;
-      for (; r + 4 <= end - tile.i0; r += 4) columns_.add<4>(scores_ + r * kTileKeys, base + r, count);
-      for (; r < end - tile.i0; ++r) columns_.add<1>(scores_ + r * kTileKeys, base + r, count);
+      for (; r + 4 <= end - tile.i0; r += 4) columns_.add<4>(scores_ + r * kScoreStride, base + r, count);
+      for (; r < end - tile.i0; ++r) columns_.add<1>(scores_ + r * kScoreStride, base + r, count);
       i = end;
     }
   }
@@ -166,7 +168,7 @@ class Job {
 
   // A row's ‖weight · value‖ against its strongest so far.
   void offer(const Tile& tile, int64_t r, float base, int64_t count) {
-    float* row = scores_ + r * kTileKeys;
+    float* row = scores_ + r * kScoreStride;
     const float* norm = call_.norms + (b_ * p_.g() + h_ / p_.group()) * p_.j() + tile.j0;
     for (int64_t t = 0; t < count; t += W) store(row + t, exp2(load(row + t) - base));
     for (int64_t t = 0; t < count; ++t) row[t] *= norm[t];
