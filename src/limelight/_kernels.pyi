@@ -76,14 +76,22 @@ def survey(
     lse: Tensor,
     asked: dict[str, Tensor | int],
 ) -> None: ...
-
 def few_rows(
-    x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor,
-    rows: int, outputs: int, channels: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    rows: int,
+    outputs: int,
+    channels: int,
 ) -> None:
     """Write x·weightᵀ + bias."""
 
-def bend(
-    curve: str, x: Tensor, grad: Tensor | None, out: Tensor, rows: int, width: int
-) -> None:
+def bend(curve: str, x: Tensor, grad: Tensor | None, out: Tensor, rows: int, width: int) -> None:
     """Write the curve of x, or with grad its gradient."""
+
+def peak_gflops(threads: int, seconds: float) -> float:
+    """The multiply-adds that the cores reach when nothing else is asked of them."""
+
+def read_memory(tensor: Tensor, threads: int) -> None:
+    """Read every byte of a tensor."""
