@@ -102,7 +102,8 @@ def test_data_loader_workers_can_attend() -> None:
 
 
 SLOW = """
-    import signal, threading, torch, limelight as ll
+    import signal, torch, limelight as ll
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     x = torch.randn(1, 8, 40000, 64)
     small = torch.randn(1, 2, 300, 64)
     expected = ll.attend(small, small, small)
