@@ -107,8 +107,8 @@ SLOW = """
     x = torch.randn(1, 8, 40000, 64)
     small = torch.randn(1, 2, 300, 64)
     expected = ll.attend(small, small, small)
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)             # the signal may come before the next line begins
         ll.attend(x, x, x{options})            # half a minute, if left alone
         print("finished")
     except KeyboardInterrupt:
