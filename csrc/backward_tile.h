@@ -8,8 +8,6 @@
 // dS stays until the tile is done, because dQ wants many keys for each time it is read and written.
 #pragma once
 
-#include <utility>
-
 #include "mask.h"
 #include "tile.h"
 
@@ -21,33 +19,6 @@ inline constexpr int64_t kTileWords = kTileKeys / kWordKeys;
 inline constexpr int64_t kTilePanels = kTileKeys / NR;
 
 // --- register blocks --------------------------------------------------------------------------------
-
-// sum[r] += Σ_k a(r, k)·b[k], NR columns: the inner loop of all five products.
-template <int R, Left L>
-LIMELIGHT_INLINE void accumulate(vf (&sum)[R][2], int64_t depth, const float* a, int64_t lda, const float* b,
-                                 int64_t ldb) {
-#pragma GCC unroll 2
-  for (int64_t k = 0; k < depth; ++k) {
-    const vf b0 = load(b + k * ldb), b1 = load(b + k * ldb + W);
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-      const float x = L == Left::rows ? a[r * lda + k] : a[k * lda + r];
-      sum[r][0] += x * b0;
-      sum[r][1] += x * b1;
-    }
-  }
-}
-
-template <int R, class Body>
-LIMELIGHT_INLINE void with_rows(int64_t rows, Body&& body) {
-  if constexpr (R == 1) {
-    body(std::integral_constant<int, 1>{});
-  } else if (rows == R) {
-    body(std::integral_constant<int, R>{});
-  } else {
-    with_rows<R - 1>(rows, body);
-  }
-}
 
 // Rows low … high in register blocks of sizes as equal as can be: a last block of one or two rows would
 // leave most of the multipliers idle. body(rows as a constant, first row)

@@ -18,6 +18,7 @@ constexpr int64_t kScoreStride =
 constexpr int64_t kJobRows = 384;     // queries of a job, over all heads that share its keys
 constexpr double kWorthThread = 4e5;  // multiply-adds that pay for waking another thread
 constexpr int64_t kHalfTile = kTileRows / 2;
+constexpr float kHeadroom = 16;  // log2 of the greatest weight: sums of as many as can be are far from overflow
 
 static_assert(kHalfTile % MR == 0 && kTileKeys % NR == 0 && kTileKeys % kWordKeys == 0);
 
@@ -47,7 +48,7 @@ struct Plan {
   int64_t tiles_a_job() const { return heads_a_job * (rows_a_job / kTileRows); }
   int64_t tile_floats() const { return kTileRows * (d + padded_e + 2); }
   size_t floats() const {
-    const int64_t shared = kTileKeys * (d + padded_e) + kTileRows * kScoreStride;
+    const int64_t shared = kTileKeys * d + column_panel(kTileKeys) / NR * padded_e + kTileRows * kScoreStride;
     return static_cast<size_t>(tiles_a_job() * tile_floats() + shared);
   }
 };
@@ -80,7 +81,7 @@ class Job {
     float* at = scratch(plan.floats());
     key_ = at, at += kTileKeys * plan.d;
     scores_ = at, at += kTileRows * kScoreStride;
-    value_ = at, at += kTileKeys * plan.padded_e;
+    value_ = at, at += column_panel(kTileKeys) / NR * plan.padded_e;
     states_ = at;
   }
 
@@ -152,28 +153,84 @@ class Job {
     }
     if (!key.key) pack(key);
     const int64_t skip = (low - key.j0) / NR * NR;  // whole panels before the first key seen
-    const int64_t first = low - key.j0 - skip, count = high - key.j0 - skip;
-    product<Left::columns, Result::set>(q.rows, round_up(count, NR), plan_.d, in_packed_blocks(q.query, plan_.d),
-                                        in_panels(key.key + skip * plan_.d, plan_.d), scores_, kScoreStride);
+    const Seen seen{key.j0 + skip, low - key.j0 - skip, high - key.j0 - skip, cover == Cover::some};
+    const RightMatrix keys = in_panels(key.key + skip * plan_.d, plan_.d);
+    if (!weigh_at_once(q, keys, seen)) weigh_by_rows(q, keys, seen);
+    const RightMatrix values{key.value + (skip + seen.first) * NR, NR, column_panel(key.count)};
+    product<Left::rows>(q.rows, plan_.padded_e, seen.count - seen.first,
+                        in_rows(scores_ + seen.first, kScoreStride), values, Add{q.out, plan_.padded_e});
+  }
+
+  // The keys of a visit, from the first panel that is looked at: j0 + first … j0 + count.
+  struct Seen {
+    int64_t j0, first, count;
+    bool masked;  // not every query may see every key
+  };
+
+  // Weights made while their scores are still in registers, with the maximum of the tiles before as the base.
+  struct AtOnce {
+    const float* base;  // of each row
+    float* weights;
+    float* sums;  // rows × W
+    vf* most;     // the greatest score − base
+
+    template <int R>
+    LIMELIGHT_INLINE void operator()(int64_t row, int64_t column, vf (&score)[R][2]) const {
+      float* at = weights + row * kScoreStride + column;
+      vf highest = *most;
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        vf(&pair)[2] = score[r];
+        pair[0] -= base[row + r];
+        pair[1] -= base[row + r];
+        highest = larger(pair[0], larger(pair[1], highest));
+        exp2(pair);
+        store(at + r * kScoreStride, pair[0]);
+        store(at + r * kScoreStride + W, pair[1]);
+        float* sum = sums + (row + r) * W;
+        store(sum, load(sum) + (pair[0] + pair[1]));
+      }
+      *most = highest;
+    }
+  };
+
+  // The short way from queries and keys to weights, for scores that want nothing but the exponential. False,
+  // with nothing done, where it cannot serve: some row has no maximum yet, or one that these scores overtop so
+  // far that their weights could overflow.
+  bool weigh_at_once(const QueryTile& q, RightMatrix keys, const Seen& seen) {
+    if (Lens::active || seen.masked || seen.first > 0 || seen.count % NR || adjusts(p_) || p_.dropout > 0)
+      return false;
+    for (int64_t r = 0; r < q.rows; ++r)
+      if (q.top[r] == -__builtin_inff()) return false;
+    alignas(64) float sums[kTileRows * W] = {};
+    vf most = splat(-__builtin_inff());
+    product<Left::columns>(q.rows, seen.count, plan_.d, in_packed_blocks(q.query, plan_.d), keys,
+                           AtOnce{q.top, scores_, sums, &most});
+    if (max_of(most) > kHeadroom) return false;
+    for (int64_t r = 0; r < q.rows; ++r) q.sum[r] += sum_of(load(sums + r * W));
+    return true;
+  }
+
+  void weigh_by_rows(const QueryTile& q, RightMatrix keys, const Seen& seen) {
+    const int64_t count = seen.count;
+    product<Left::columns>(q.rows, round_up(count, NR), plan_.d, in_packed_blocks(q.query, plan_.d), keys,
+                           Set{scores_, kScoreStride});
     for (int64_t r = 0; r < q.rows; ++r) {
       float* row = scores_ + r * kScoreStride;
-      if (adjusts(p_)) adjust_row(p_, b_, q.h, q.i0 + r, key.j0 + skip, count, row);
-      for (int64_t t = 0; t < first; ++t) row[t] = -__builtin_inff();
-      for (int64_t t = count; t % W; ++t) row[t] = -__builtin_inff();
-      if (cover == Cover::some) {
+      if (adjusts(p_)) adjust_row(p_, b_, q.h, q.i0 + r, seen.j0, count, row);
+      for (int64_t t = 0; t < seen.first; ++t) row[t] = -__builtin_inff();
+      for (int64_t t = count; t % NR; ++t) row[t] = -__builtin_inff();
+      if (seen.masked) {
         uint64_t words[kTileKeys / kWordKeys];
-        row_bits(*p_.mask.nodes, extent, q.i0 + r, key.j0 + skip, count, words);
+        row_bits(*p_.mask.nodes, {b_, q.h, p_.i(), p_.j()}, q.i0 + r, seen.j0, count, words);
         forbid(row, words, count);
       }
-      [[maybe_unused]] const Row seen{q.h, q.i0 + r, key.j0 + skip, count, row};
-      if constexpr (Lens::active) lens_.before(seen, {q.top[r], q.sum[r]});
-      weigh(q, r, row, round_up(count, W));
-      if constexpr (Lens::active) lens_.after(seen, {q.top[r], q.sum[r]});
-      if (p_.dropout > 0) drop(q.h, q.i0 + r, key.j0 + skip, count, row);
+      [[maybe_unused]] const Row noted{q.h, q.i0 + r, seen.j0, count, row};
+      if constexpr (Lens::active) lens_.before(noted, {q.top[r], q.sum[r]});
+      weigh(q, r, row, round_up(count, NR));
+      if constexpr (Lens::active) lens_.after(noted, {q.top[r], q.sum[r]});
+      if (p_.dropout > 0) drop(q.h, q.i0 + r, seen.j0, count, row);
     }
-    const RightMatrix value{key.value + (skip + first) * NR, NR, key.count * NR};
-    product<Left::rows, Result::add>(q.rows, plan_.padded_e, count - first, in_rows(scores_ + first, kScoreStride),
-                                     value, q.out, plan_.padded_e);
   }
 
   // Whether the halves of a tile see noticeably fewer keys than the whole: at the edges of a window they do.
@@ -193,10 +250,14 @@ class Job {
             q.top + from, q.sum + from};
   }
 
-  // Scores become weights that lack only the division by their sum.
+  // Scores become weights that lack only the division by their sum; `count` is a multiple of NR.
   void weigh(const QueryTile& q, int64_t r, float* row, int64_t count) {
-    vf best = splat(q.top[r]);
-    for (int64_t t = 0; t < count; t += W) best = larger(load(row + t), best);
+    vf best = splat(q.top[r]), best_odd = best;
+    for (int64_t t = 0; t < count; t += NR) {
+      best = larger(load(row + t), best);
+      best_odd = larger(load(row + t + W), best_odd);
+    }
+    best = larger(best_odd, best);
     const float top = max_of(best);
     if (top > q.top[r]) {
       const float shrink = halves_first(exp2(splat(q.top[r] - top)));
@@ -207,14 +268,16 @@ class Job {
     }
     // While nothing was allowed the maximum is −inf, and −inf − −inf would be NaN.
     const vf base = splat(top == -__builtin_inff() ? 0 : top);
-    vf sum = vf{};
-#pragma GCC unroll 4
-    for (int64_t t = 0; t < count; t += W) {
-      const vf weight = exp2(load(row + t) - base);
-      store(row + t, weight);
-      sum += weight;
+    vf sum = vf{}, sum_odd = vf{};
+    for (int64_t t = 0; t < count; t += NR) {
+      vf pair[2] = {load(row + t) - base, load(row + t + W) - base};
+      exp2(pair);
+      store(row + t, pair[0]);
+      store(row + t + W, pair[1]);
+      sum += pair[0];
+      sum_odd += pair[1];
     }
-    q.sum[r] += sum_of(sum);
+    q.sum[r] += sum_of(sum + sum_odd);
   }
 
   static float halves_first(vf v) { return v[0]; }

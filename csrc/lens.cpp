@@ -49,8 +49,8 @@ class Job {
         piece_(piece),
         rows_{call.pieces[piece], call.pieces[piece + 1]} {
     const int64_t block = smaller(kBlockRows, rows_.high - rows_.low);
-    float* at =
-        scratch(static_cast<size_t>(kTileKeys * p_.d() + kTileRows * kScoreStride + round_up(block, MR) * p_.d()));
+    float* at = scratch(static_cast<size_t>(kTileKeys * p_.d() + kTileRows * kScoreStride +
+                                            round_up(block, MR) * p_.d() + kBlockSpill));
     key_ = at, at += kTileKeys * p_.d();
     scores_ = at, at += kTileRows * kScoreStride;
     query_ = at;
@@ -89,9 +89,9 @@ class Job {
     if (cover == Cover::none) return;
     const int64_t count = tile.j1 - tile.j0, rows = tile.i1 - tile.i0;
     if (!packed_) pack(tile.j0, count);
-    product<Left::columns, Result::set>(rows, round_up(count, NR), p_.d(),
-                                        in_packed_blocks(query_ + (tile.i0 - i0) * p_.d(), p_.d()),
-                                        in_panels(key_, p_.d()), scores_, kScoreStride);
+    product<Left::columns>(rows, round_up(count, NR), p_.d(),
+                           in_packed_blocks(query_ + (tile.i0 - i0) * p_.d(), p_.d()), in_panels(key_, p_.d()),
+                           Set{scores_, kScoreStride});
     float base[kTileRows];
     for (int64_t r = 0; r < rows; ++r) {
       float* row = scores_ + r * kScoreStride;

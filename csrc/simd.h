@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "attention.h"
 
@@ -18,6 +19,7 @@
 #endif
 
 #define LIMELIGHT_INLINE [[gnu::always_inline]] inline
+#define LIMELIGHT_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace limelight::LIMELIGHT_ISA {
 
@@ -69,8 +71,14 @@ LIMELIGHT_INLINE vi lanes() {
 }
 
 LIMELIGHT_INLINE vf select(vi which, vf yes, vf no) { return which ? yes : no; }
-// The larger one; b where either is NaN.
+// The larger one; b where either is NaN. GCC makes two instructions of the plain expression.
+#if defined(__AVX512F__)
+LIMELIGHT_INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX2__)
+LIMELIGHT_INLINE vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
+#else
 LIMELIGHT_INLINE vf larger(vf a, vf b) { return a > b ? a : b; }
+#endif
 LIMELIGHT_INLINE vf absolute(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
 template <class V>
@@ -90,22 +98,29 @@ LIMELIGHT_INLINE float max_of(vf v) {
   return best[0];
 }
 
-// 2^x within 1.7e-7 for x ≤ 127. Below −127 exactly 0 (so −inf gives 0); NaN stays NaN.
-LIMELIGHT_INLINE vf exp2(vf x) {
-  const vf floor = splat(-127.0f);
-  x = floor > x ? floor : x;                     // this order keeps NaN
+// 2^x within 1.7e-7 for x ≤ 127, of N vectors side by side: their chains of dependent steps overlap.
+// Below −127 exactly 0 (so −inf gives 0); NaN stays NaN.
+template <int N>
+LIMELIGHT_INLINE void exp2(vf (&x)[N]) {
+#define LIMELIGHT_EACH _Pragma("GCC unroll 8") for (int n = 0; n < N; ++n)
   const vf magic = splat(12582912.0f + 127.0f);  // 1.5·2^23: rounds, and leaves n + 127 in the low bits
-  const vf t = x + magic;
-  const vf f = x - (t - magic);
-  const vf power = (vf)((vu)t << 23);  // 2^n; n = −127 gives 0
+  vf t[N], p[N];
+  LIMELIGHT_EACH x[n] = larger(splat(-127.0f), x[n]);  // this order keeps NaN
+  LIMELIGHT_EACH t[n] = x[n] + magic;
+  LIMELIGHT_EACH x[n] -= t[n] - magic;
   // The minimax polynomial of 2^f on [−1/2, 1/2] with p(0) = 1; relative error 9e-8 before rounding.
-  vf p = splat(1.326472731307149e-3f);
-  p = p * f + splat(9.671512991189957e-3f);
-  p = p * f + splat(5.550733581185341e-2f);
-  p = p * f + splat(2.4022242426872253e-1f);
-  p = p * f + splat(6.931470036506653e-1f);
-  p = p * f + splat(1.0f);
-  return p * power;
+  LIMELIGHT_EACH p[n] = splat(1.326472731307149e-3f) * x[n] + splat(9.671512991189957e-3f);
+  LIMELIGHT_EACH p[n] = p[n] * x[n] + splat(5.550733581185341e-2f);
+  LIMELIGHT_EACH p[n] = p[n] * x[n] + splat(2.4022242426872253e-1f);
+  LIMELIGHT_EACH p[n] = p[n] * x[n] + splat(6.931470036506653e-1f);
+  LIMELIGHT_EACH p[n] = p[n] * x[n] + splat(1.0f);
+  LIMELIGHT_EACH x[n] = p[n] * (vf)((vu)t[n] << 23);  // 2^n; n = −127 gives 0
+#undef LIMELIGHT_EACH
+}
+LIMELIGHT_INLINE vf exp2(vf x) {
+  vf one[1] = {x};
+  exp2(one);
+  return one[0];
 }
 
 // tanh to float accuracy, by expm1(2|x|)/(expm1(2|x|) + 2), which loses nothing near 0.
@@ -234,39 +249,58 @@ LIMELIGHT_INLINE void write_row(const float* from, T* into, int64_t count, float
 
 // --- transposing W × W in registers ------------------------------------------------------------------
 
-template <int S>
-LIMELIGHT_INLINE void transpose_stage(vf (&row)[W]) {
+// How a vector is put together from the lanes of a (0 … W−1) and b (W … 2W−1). Lanes go in quarters of four,
+// within which shuffles are cheapest.
+enum class Mix { low, high, low_pairs, high_pairs, low_fours, high_fours, low_eights, high_eights };
+
+constexpr int mixed_lane(Mix mix, int c) {
+  const int quarter = c / 4 * 4, place = c % 4;
+  switch (mix) {
+    case Mix::low: return quarter + place / 2 + c % 2 * W;       // a0 b0 a1 b1
+    case Mix::high: return quarter + place / 2 + c % 2 * W + 2;  // a2 b2 a3 b3
+    case Mix::low_pairs: return place < 2 ? c : W + c - 2;       // a0 a1 b0 b1
+    case Mix::high_pairs: return place < 2 ? c + 2 : W + c;      // a2 a3 b2 b3
+    case Mix::low_fours: return c & 4 ? W + c - 4 : c;
+    case Mix::high_fours: return c & 4 ? W + c : c + 4;
+    case Mix::low_eights: return c & 8 ? W + c - 8 : c;
+    case Mix::high_eights: return c & 8 ? W + c : c + 8;
+  }
+  return 0;
+}
+
+template <Mix M, size_t... C>
+LIMELIGHT_INLINE vf mix_lanes(vf a, vf b, std::index_sequence<C...>) {
+  return __builtin_shufflevector(a, b, mixed_lane(M, C)...);
+}
+template <Mix M>
+LIMELIGHT_INLINE vf mix(vf a, vf b) {
+  return mix_lanes<M>(a, b, std::make_index_sequence<W>{});
+}
+
+// Swaps the off-diagonal blocks of S × S.
+template <int S, Mix Low, Mix High>
+LIMELIGHT_INLINE void transpose_blocks(vf (&row)[W]) {
+#pragma GCC unroll 16
   for (int r = 0; r < W; ++r) {
     if (r & S) continue;
     const vf a = row[r], b = row[r + S];
-#define LIMELIGHT_LANE(C) ((C) & S ? W + (C) - S : (C))
-#define LIMELIGHT_LANE_ODD(C) ((C) & S ? W + (C) : (C) + S)
-#define L LIMELIGHT_LANE
-#define O LIMELIGHT_LANE_ODD
-#if defined(__AVX512F__)
-    row[r] = __builtin_shufflevector(a, b, L(0), L(1), L(2), L(3), L(4), L(5), L(6), L(7), L(8), L(9), L(10),
-                                     L(11), L(12), L(13), L(14), L(15));
-    row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3), O(4), O(5), O(6), O(7), O(8), O(9), O(10),
-                                         O(11), O(12), O(13), O(14), O(15));
-#elif defined(__AVX2__)
-    row[r] = __builtin_shufflevector(a, b, L(0), L(1), L(2), L(3), L(4), L(5), L(6), L(7));
-    row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3), O(4), O(5), O(6), O(7));
-#else
-    row[r] = __builtin_shufflevector(a, b, L(0), L(1), L(2), L(3));
-    row[r + S] = __builtin_shufflevector(a, b, O(0), O(1), O(2), O(3));
-#endif
-#undef L
-#undef O
-#undef LIMELIGHT_LANE
-#undef LIMELIGHT_LANE_ODD
+    row[r] = mix<Low>(a, b);
+    row[r + S] = mix<High>(a, b);
   }
 }
 
 LIMELIGHT_INLINE void transpose(vf (&row)[W]) {
-  transpose_stage<1>(row);
-  transpose_stage<2>(row);
-  if constexpr (W >= 8) transpose_stage<4>(row);
-  if constexpr (W >= 16) transpose_stage<8>(row);
+#pragma GCC unroll 16
+  for (int r = 0; r < W; r += 4) {
+    const vf a = mix<Mix::low>(row[r], row[r + 1]), b = mix<Mix::high>(row[r], row[r + 1]);
+    const vf c = mix<Mix::low>(row[r + 2], row[r + 3]), d = mix<Mix::high>(row[r + 2], row[r + 3]);
+    row[r] = mix<Mix::low_pairs>(a, c);
+    row[r + 1] = mix<Mix::high_pairs>(a, c);
+    row[r + 2] = mix<Mix::low_pairs>(b, d);
+    row[r + 3] = mix<Mix::high_pairs>(b, d);
+  }
+  if constexpr (W >= 8) transpose_blocks<4, Mix::low_fours, Mix::high_fours>(row);
+  if constexpr (W >= 16) transpose_blocks<8, Mix::low_eights, Mix::high_eights>(row);
 }
 
 }  // namespace limelight::LIMELIGHT_ISA

@@ -185,6 +185,19 @@ def test_large_scores_do_not_overflow() -> None:
         assert bool(((found - exact).abs() <= 2 * (plain - exact).abs().max() + 1e-5).all())
 
 
+@pytest.mark.parametrize("growth", [3.0, 30.0, float("inf"), float("nan")])
+def test_keys_that_overtop_all_before_them(growth: float) -> None:
+    """Later keys weigh against the maximum of earlier ones, unless they are far above it."""
+    q, k, v = tensors(i=100, j=1024, d=32, e=32)
+    q, k = q.abs(), k.abs()
+    k[:, :, 512:768] *= growth  # the third tile of keys; the fourth is as low as the first again
+    found, plain = (ll.attend(q, k, v, impl=impl).double() for impl in ("native", "reference"))
+    assert torch.equal(found.isnan(), plain.isnan())
+    if growth < float("inf"):
+        exact = ll.attend(q.double(), k.double(), v.double(), impl="reference")
+        assert bool(((found - exact).abs() <= 2 * (plain - exact).abs().max() + 1e-6).all())
+
+
 def test_dropout_is_that_of_the_reference() -> None:
     q, k, v = tensors(i=70, j=310)
     results = []
