@@ -90,26 +90,24 @@ struct Notes {
   int64_t top_count = 0;
 };
 
-struct Look {
-  Forward forward;
-  Notes notes;
-};
-
-// What a lens notes in a second sweep that starts from the log-sum-exp. Sums are taken in float64 into
-// results that come as zeros.
+// What a lens notes of final weights. Sums are taken in float64 into results that come as zeros.
 struct Survey {
-  Problem problem;
-  const float* lse = nullptr;       // b h i
-  const int64_t* pieces = nullptr;  // piece_count + 1 cuts of the queries, at edges of rows of cells
-  int64_t piece_count = 0;
-  const float* norms = nullptr;                     // b g j: ‖v_j‖, for what is weighted by values
-  double* received = nullptr;                       // b h piece_count j
-  int64_t rows = 1, columns = 1;                    // cells of the maps
+  const int64_t* pieces = nullptr;  // piece_count + 1 cuts of the queries, at edges of rows of cells: jobs
+  int64_t piece_count = 0;          // 0: nothing is asked
+  const float* norms = nullptr;     // b g j: ‖v_j‖, for what is weighted by values
+  double* received = nullptr;       // b h piece_count j
+  int64_t rows = 1, columns = 1;    // cells of the maps
   double *map_sum = nullptr, *value_sum = nullptr;  // b h rows columns
   float *map_max = nullptr, *value_max = nullptr;
   float* top = nullptr;  // b h i top_count: ‖weight · value‖; top_keys likewise
   int64_t* top_keys = nullptr;
   int64_t top_count = 0;
+};
+
+struct Look {
+  Forward forward;
+  Notes notes;
+  Survey survey;
 };
 
 enum class Curve : int32_t { gelu, gelu_tanh, swiglu };
@@ -140,7 +138,6 @@ struct Kernels {
   bool (*decode)(const Forward&);
   bool (*backward)(const Backward&);
   bool (*look)(const Look&);
-  bool (*survey)(const Survey&);
   bool (*bend)(const Bend&);
   bool (*few_rows)(const FewRows&);
   double (*peak_gflops)(int threads, double seconds);

@@ -114,18 +114,11 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::han
   if (!finished) throw nb::python_error();
 }
 
-void look(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
-          nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
-          nb::handle lse, nb::dict notes) {
-  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
-  const Problem& p = made.problem;
-  const int64_t rows = p.b() * p.h() * p.i();
-  if (rows == 0) return;
+// A lens's asks by name: Notes and Survey with every tensor checked.
+Notes notes_of(const Named& from, const Problem& p) {
   const Names& n = names();
-  const Named from{notes};
-  Look task;
-  task.forward = {p, shaped_view(out, "out", p.query, p.e()), floats_of(lse, "lse", rows)};
-  Notes& to = task.notes;
+  const int64_t rows = p.b() * p.h() * p.i();
+  Notes to;
   to.top_count = from.number("top_count", 0), to.column_count = from.number("column_count", 0);
   to.band_reach = from.number("band_reach", 0);
   from.read(to.max_score, "max_score", n.f32, rows);
@@ -139,48 +132,50 @@ void look(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle 
   if (!to.top != !to.top_count || !to.top_keys != !to.top_count || !to.columns != !to.column_count ||
       !to.column_keys != !to.column_count)
     refuse("top or columns are incomplete");
+  return to;
+}
+
+Survey survey_of(const Named& from, const Problem& p) {
+  const Names& n = names();
+  const int64_t heads = p.b() * p.h();
+  Survey to;
+  to.rows = from.number("rows", 1), to.columns = from.number("columns", 1);
+  to.piece_count = from.number("piece_count", 0), to.top_count = from.number("top_count", 0);
+  if (to.rows < 1 || to.columns < 1 || to.piece_count < 1) refuse("rows, columns or pieces are missing");
+  const int64_t cells = heads * to.rows * to.columns;
+  from.read(to.pieces, "pieces", n.i64, to.piece_count + 1);
+  if (!to.pieces || to.pieces[0] != 0 || to.pieces[to.piece_count] != p.i()) refuse("pieces must cover i");
+  for (int64_t t = 0; t < to.piece_count; ++t)
+    if (to.pieces[t] > to.pieces[t + 1]) refuse("pieces must rise");
+  from.read(to.norms, "norms", n.f32, p.b() * p.g() * p.j());
+  from.read(to.received, "received", n.f64, heads * to.piece_count * p.j());
+  from.read(to.map_sum, "map_sum", n.f64, cells);
+  from.read(to.map_max, "map_max", n.f32, cells);
+  from.read(to.value_sum, "value_sum", n.f64, cells);
+  from.read(to.value_max, "value_max", n.f32, cells);
+  from.read(to.top, "top", n.f32, heads * p.i() * to.top_count);
+  from.read(to.top_keys, "top_keys", n.i64, heads * p.i() * to.top_count);
+  if (!to.map_sum != !to.map_max || !to.value_sum != !to.value_max || !to.top != !to.top_keys ||
+      !to.top != !to.top_count || ((to.top || to.value_sum) && !to.norms))
+    refuse("map, value or top are incomplete");
+  return to;
+}
+
+void look(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
+          nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
+          nb::handle lse, nb::dict notes, nb::object survey) {
+  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+  const Problem& p = made.problem;
+  const int64_t rows = p.b() * p.h() * p.i();
+  if (rows == 0) return;
+  Look task;
+  task.forward = {p, shaped_view(out, "out", p.query, p.e()), floats_of(lse, "lse", rows)};
+  task.notes = notes_of({notes}, p);
+  if (!survey.is_none() && p.j() > 0) task.survey = survey_of({nb::cast<nb::dict>(survey)}, p);
   bool finished;
   {
     nb::gil_scoped_release free;
     finished = chosen().look(task);
-  }
-  if (!finished) throw nb::python_error();
-}
-
-void survey(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
-            nb::handle program, double scale, double softcap, nb::handle lse, nb::dict asked) {
-  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, 0, 0);
-  const Problem& p = made.problem;
-  const int64_t heads = p.b() * p.h();
-  if (heads * p.i() * p.j() == 0) return;
-  const Names& n = names();
-  const Named from{asked};
-  Survey task;
-  task.problem = p;
-  task.lse = floats_of(lse, "lse", heads * p.i());
-  task.rows = from.number("rows", 1), task.columns = from.number("columns", 1);
-  task.piece_count = from.number("piece_count", 0), task.top_count = from.number("top_count", 0);
-  if (task.rows < 1 || task.columns < 1 || task.piece_count < 1) refuse("rows, columns or pieces are missing");
-  const int64_t cells = heads * task.rows * task.columns;
-  from.read(task.pieces, "pieces", n.i64, task.piece_count + 1);
-  if (!task.pieces || task.pieces[0] != 0 || task.pieces[task.piece_count] != p.i()) refuse("pieces must cover i");
-  for (int64_t t = 0; t < task.piece_count; ++t)
-    if (task.pieces[t] > task.pieces[t + 1]) refuse("pieces must rise");
-  from.read(task.norms, "norms", n.f32, p.b() * p.g() * p.j());
-  from.read(task.received, "received", n.f64, heads * task.piece_count * p.j());
-  from.read(task.map_sum, "map_sum", n.f64, cells);
-  from.read(task.map_max, "map_max", n.f32, cells);
-  from.read(task.value_sum, "value_sum", n.f64, cells);
-  from.read(task.value_max, "value_max", n.f32, cells);
-  from.read(task.top, "top", n.f32, heads * p.i() * task.top_count);
-  from.read(task.top_keys, "top_keys", n.i64, heads * p.i() * task.top_count);
-  if (!task.map_sum != !task.map_max || !task.value_sum != !task.value_max || !task.top != !task.top_keys ||
-      !task.top != !task.top_count || ((task.top || task.value_sum) && !task.norms))
-    refuse("map, value or top are incomplete");
-  bool finished;
-  {
-    nb::gil_scoped_release free;
-    finished = chosen().survey(task);
   }
   if (!finished) throw nb::python_error();
 }
@@ -269,10 +264,8 @@ NB_MODULE(_kernels, m) {
   m.def("look", &look, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), nb::arg("notes"),
-        "Writes out, lse and the notes asked for.");
-  m.def("survey", &survey, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
-        nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
-        nb::arg("lse"), nb::arg("asked"), "Adds to the sums and writes the maxima and links asked for.");
+        nb::arg("survey").none(),
+        "Writes out, lse, the notes and the maxima and links asked for; adds to the sums.");
   m.def("bend", &bend, nb::arg("curve"), nb::arg("x"), nb::arg("grad").none(), nb::arg("out"), nb::arg("rows"),
         nb::arg("width"), "Writes the curve of x, or with grad its gradient.");
   m.def("few_rows", &few_rows, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("out"),

@@ -1,26 +1,20 @@
 // out = softmax(Q·Kᵀ)·V without the matrix of scores: tiles of queries stream over tiles of keys with a
 // running maximum and sum (Milakov & Gimelshein 2018; Dao et al. 2022).
 #include "dropout.h"
+#include "harvest.h"
 #include "kernels.h"
-#include "lens.h"
 #include "scores.h"
 #include "segments.h"
 #include "threads.h"
-#include "tile.h"
 
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
-constexpr int64_t kTileRows = 48;   // queries of a tile: its scores stay in the first and second cache
-constexpr int64_t kTileKeys = 256;  // keys of a tile: packed once for all query tiles of a job
-constexpr int64_t kScoreStride =
-    kTileKeys + NR;                   // a row of scores; not a power of two, which would crowd the cache
 constexpr int64_t kJobRows = 384;     // queries of a job, over all heads that share its keys
 constexpr double kWorthThread = 4e5;  // multiply-adds that pay for waking another thread
-constexpr int64_t kHalfTile = kTileRows / 2;
+constexpr int64_t kMostKept =
+    4 << 20;                     // floats of weights that a lens keeps, if one tile of queries needs no more
 constexpr float kHeadroom = 16;  // log2 of the greatest weight: sums of as many as can be are far from overflow
-
-static_assert(kHalfTile % MR == 0 && kTileKeys % NR == 0 && kTileKeys % kWordKeys == 0);
 
 // The sizes of a call and how they are cut.
 struct Plan {
@@ -30,26 +24,35 @@ struct Plan {
   int64_t heads_a_job, chunks;  // of a group of query heads
   int64_t rows_a_job;           // queries of one head
   int threads;
+  int64_t kept_a_tile = 0;  // floats
   Dropout dropout;
 
-  explicit Plan(const Forward& c)
+  // With `keeps` the weights of a job's rows are kept for a lens.
+  explicit Plan(const Forward& c, bool keeps = false)
       : call(c), p(c.problem), d(p.d()), e(p.e()), padded_e(round_up(e, NR)), dropout(p) {
     const double work = double(p.b()) * double(p.h()) * double(p.i()) * double(p.j()) * double(d + e);
     threads = thread_limit();
     if (work < kWorthThread * threads) threads = 1 + static_cast<int>(work / kWorthThread);
-    heads_a_job = smaller(p.group(), kJobRows / kTileRows);
+    int64_t tiles = kJobRows / kTileRows;
+    if (keeps) {
+      kept_a_tile = kTileRows * (kScoreStride + 2) * (p.j() / kTileKeys + 1);
+      tiles = greater(1, smaller(tiles, kMostKept / kept_a_tile));
+    }
+    heads_a_job = smaller(p.group(), tiles);
     chunks = (p.group() + heads_a_job - 1) / heads_a_job;
-    // About four jobs a thread keep the threads evenly busy to the end.
-    const int64_t all = p.b() * p.g() * chunks * p.i();
-    const int64_t even = round_up((all + 4 * threads - 1) / (4 * threads), kTileRows);
-    rows_a_job = greater(kTileRows, smaller(kJobRows / heads_a_job, even) / kTileRows * kTileRows);
+    rows_a_job = tiles / heads_a_job * kTileRows;
+    if (!keeps) {  // about four jobs a thread keep the threads evenly busy to the end
+      const int64_t all = p.b() * p.g() * chunks * p.i();
+      const int64_t even = round_up((all + 4 * threads - 1) / (4 * threads), kTileRows);
+      rows_a_job = greater(kTileRows, smaller(rows_a_job, even));
+    }
   }
 
   int64_t tiles_a_job() const { return heads_a_job * (rows_a_job / kTileRows); }
   int64_t tile_floats() const { return kTileRows * (d + padded_e + 2); }
   size_t floats() const {
     const int64_t shared = kTileKeys * d + column_panel(kTileKeys) / NR * padded_e + kTileRows * kScoreStride;
-    return static_cast<size_t>(tiles_a_job() * tile_floats() + shared);
+    return static_cast<size_t>(tiles_a_job() * (tile_floats() + kept_a_tile) + shared);
   }
 };
 
@@ -73,8 +76,8 @@ struct KeyTile {
 template <class Lens>
 class Job {
  public:
-  Job(const Plan& plan, int64_t b, int64_t g, int64_t chunk, Segment rows, Lens lens)
-      : plan_(plan), p_(plan.p), b_(b), g_(g), rows_(rows), lens_(lens) {
+  Job(const Plan& plan, int64_t b, int64_t g, int64_t chunk, Segment rows, Lens lens, Harvest* harvest = nullptr)
+      : plan_(plan), p_(plan.p), b_(b), g_(g), rows_(rows), lens_(lens), harvest_(harvest) {
     first_head_ = g * p_.group() + chunk * plan.heads_a_job;
     heads_ = smaller(plan.heads_a_job, (g + 1) * p_.group() - first_head_);
     tiles_a_head_ = (rows.end - rows.begin + kTileRows - 1) / kTileRows;
@@ -82,7 +85,8 @@ class Job {
     key_ = at, at += kTileKeys * plan.d;
     scores_ = at, at += kTileRows * kScoreStride;
     value_ = at, at += column_panel(kTileKeys) / NR * plan.padded_e;
-    states_ = at;
+    states_ = at, at += plan.tiles_a_job() * plan.tile_floats();
+    keep_ = at;
   }
 
   void run() {
@@ -95,6 +99,7 @@ class Job {
       KeyTile key{j0, smaller(kTileKeys, keys.high - j0), nullptr, nullptr};
       for (int64_t t = 0; t < tiles; ++t) visit(tile(t), key);
     }
+    if (harvest_) harvest_->gather(kept_);
     for (int64_t t = 0; t < tiles; ++t) finish(tile(t));
   }
 
@@ -118,6 +123,7 @@ class Job {
     for (int64_t r = 0; r < q.rows; ++r) {
       q.top[r] = -__builtin_inff(), q.sum[r] = 0;
       if constexpr (Lens::active) lens_.start(q.h, q.i0 + r);
+      if (harvest_) harvest_->start(q.h, q.i0 + r);
     }
   }
 
@@ -155,10 +161,22 @@ class Job {
     const int64_t skip = (low - key.j0) / NR * NR;  // whole panels before the first key seen
     const Seen seen{key.j0 + skip, low - key.j0 - skip, high - key.j0 - skip, cover == Cover::some};
     const RightMatrix keys = in_panels(key.key + skip * plan_.d, plan_.d);
-    if (!weigh_at_once(q, keys, seen)) weigh_by_rows(q, keys, seen);
+    float* weights = harvest_ ? keep_ : scores_;
+    if (!weigh_at_once(q, keys, seen, weights)) weigh_by_rows(q, keys, seen, weights);
+    if (harvest_) keep(q, key.j0, skip, seen.count);
+    const float* taken = weights;
+    if (p_.dropout > 0) drop(q, seen, weights), taken = scores_;
     const RightMatrix values{key.value + (skip + seen.first) * NR, NR, column_panel(key.count)};
-    product<Left::rows>(q.rows, plan_.padded_e, seen.count - seen.first,
-                        in_rows(scores_ + seen.first, kScoreStride), values, Add{q.out, plan_.padded_e});
+    product<Left::rows>(q.rows, plan_.padded_e, seen.count - seen.first, in_rows(taken + seen.first, kScoreStride),
+                        values, Add{q.out, plan_.padded_e});
+  }
+
+  // What stands at keep_ stays there, with the maxima it was made with, until its rows are done.
+  void keep(const QueryTile& q, int64_t tile, int64_t skip, int64_t count) {
+    float* base = keep_ + q.rows * kScoreStride;
+    for (int64_t r = 0; r < q.rows; ++r) base[r] = q.top[r];
+    kept_.push_back({q.h, q.i0, q.rows, tile, skip, count, keep_, base, q.top, q.sum});
+    keep_ = base + kTileRows;
   }
 
   // The keys of a visit, from the first panel that is looked at: j0 + first … j0 + count.
@@ -197,26 +215,25 @@ class Job {
   // The short way from queries and keys to weights, for scores that want nothing but the exponential. False,
   // with nothing done, where it cannot serve: some row has no maximum yet, or one that these scores overtop so
   // far that their weights could overflow.
-  bool weigh_at_once(const QueryTile& q, RightMatrix keys, const Seen& seen) {
-    if (Lens::active || seen.masked || seen.first > 0 || seen.count % NR || adjusts(p_) || p_.dropout > 0)
-      return false;
+  bool weigh_at_once(const QueryTile& q, RightMatrix keys, const Seen& seen, float* weights) {
+    if (Lens::active || seen.masked || seen.first > 0 || seen.count % NR || adjusts(p_)) return false;
     for (int64_t r = 0; r < q.rows; ++r)
       if (q.top[r] == -__builtin_inff()) return false;
     alignas(64) float sums[kTileRows * W] = {};
     vf most = splat(-__builtin_inff());
     product<Left::columns>(q.rows, seen.count, plan_.d, in_packed_blocks(q.query, plan_.d), keys,
-                           AtOnce{q.top, scores_, sums, &most});
+                           AtOnce{q.top, weights, sums, &most});
     if (max_of(most) > kHeadroom) return false;
     for (int64_t r = 0; r < q.rows; ++r) q.sum[r] += sum_of(load(sums + r * W));
     return true;
   }
 
-  void weigh_by_rows(const QueryTile& q, RightMatrix keys, const Seen& seen) {
+  void weigh_by_rows(const QueryTile& q, RightMatrix keys, const Seen& seen, float* weights) {
     const int64_t count = seen.count;
     product<Left::columns>(q.rows, round_up(count, NR), plan_.d, in_packed_blocks(q.query, plan_.d), keys,
-                           Set{scores_, kScoreStride});
+                           Set{weights, kScoreStride});
     for (int64_t r = 0; r < q.rows; ++r) {
-      float* row = scores_ + r * kScoreStride;
+      float* row = weights + r * kScoreStride;
       if (adjusts(p_)) adjust_row(p_, b_, q.h, q.i0 + r, seen.j0, count, row);
       for (int64_t t = 0; t < seen.first; ++t) row[t] = -__builtin_inff();
       for (int64_t t = count; t % NR; ++t) row[t] = -__builtin_inff();
@@ -229,7 +246,6 @@ class Job {
       if constexpr (Lens::active) lens_.before(noted, {q.top[r], q.sum[r]});
       weigh(q, r, row, round_up(count, NR));
       if constexpr (Lens::active) lens_.after(noted, {q.top[r], q.sum[r]});
-      if (p_.dropout > 0) drop(q.h, q.i0 + r, seen.j0, count, row);
     }
   }
 
@@ -282,10 +298,14 @@ class Job {
 
   static float halves_first(vf v) { return v[0]; }
 
-  void drop(int64_t h, int64_t i, int64_t j0, int64_t count, float* row) const {
-    const uint32_t word = plan_.dropout.row(b_ * p_.h() + h, i);
-    for (int64_t t = 0; t < count; t += W)
-      store(row + t, select(plan_.dropout.keep(word, j0 + t), load(row + t), vf{}));
+  // The weights that dropout leaves, to scores_.
+  void drop(const QueryTile& q, const Seen& seen, const float* weights) {
+    for (int64_t r = 0; r < q.rows; ++r) {
+      const uint32_t word = plan_.dropout.row(b_ * p_.h() + q.h, q.i0 + r);
+      const int64_t row = r * kScoreStride;
+      for (int64_t t = 0; t < seen.count; t += W)
+        store(scores_ + row + t, select(plan_.dropout.keep(word, seen.j0 + t), load(weights + row + t), vf{}));
+    }
   }
 
   void finish(const QueryTile& q) const {
@@ -313,6 +333,9 @@ class Job {
   int64_t first_head_, heads_, tiles_a_head_;
   float *key_ = nullptr, *value_ = nullptr, *scores_ = nullptr, *states_ = nullptr;
   Lens lens_;
+  Harvest* harvest_;
+  float* keep_ = nullptr;   // room for the next weights that are kept
+  std::vector<Kept> kept_;  // in the order they were made: key tiles outside, query tiles inside
 };
 
 // Runs every job of a call, each with the lens that `lens_of` makes for its batch row.
@@ -340,7 +363,25 @@ bool forward(const Forward& call) {
 }
 
 bool look(const Look& call) {
-  return sweep(call.forward, [&](int64_t b) { return Watch(call.forward.problem, call.notes, b); });
+  const Problem& p = call.forward.problem;
+  const Survey& survey = call.survey;
+  const auto watch = [&](int64_t b) { return Watch(p, call.notes, b); };
+  if (!survey.piece_count) return sweep(call.forward, watch);
+  if (p.b() == 0 || p.h() == 0 || p.i() == 0) return true;
+  // A job is a whole piece, because sums over queries go to one place a piece.
+  const Plan plan(call.forward, true);
+  const Segments segments(p.mask, p.i(), plan.rows_a_job);
+  const int64_t jobs_a_pair = survey.piece_count * plan.chunks;
+  return parallel(p.b() * p.g() * jobs_a_pair, plan.threads, [&](int64_t job, int) {
+    const int64_t pair = job / jobs_a_pair, rest = job % jobs_a_pair, b = pair / p.g();
+    const int64_t piece = survey.piece_count - 1 - rest / plan.chunks;  // the longest first
+    Harvest harvest(p, survey, b, piece);
+    for (int64_t t = 0; t < segments.count() && !interrupted(); ++t) {
+      const Segment rows{greater(segments[t].begin, survey.pieces[piece]),
+                         smaller(segments[t].end, survey.pieces[piece + 1])};
+      if (rows.begin < rows.end) Job(plan, b, pair % p.g(), rest % plan.chunks, rows, watch(b), &harvest).run();
+    }
+  });
 }
 
 }  // namespace limelight::LIMELIGHT_ISA

@@ -7,19 +7,7 @@ namespace limelight::LIMELIGHT_ISA {
 #define LIMELIGHT_TEXT_OF(x) #x
 
 extern const Kernels kernels;
-const Kernels kernels = {LIMELIGHT_TEXT(LIMELIGHT_ISA),
-                         forward,
-                         decode,
-#ifdef LIMELIGHT_HAS_backward
-                         backward,
-#else
-                         nullptr,
-#endif
-                         look,
-                         survey,
-                         bend,
-                         few_rows,
-                         peak_gflops,
-                         read_memory};
+const Kernels kernels = {
+    LIMELIGHT_TEXT(LIMELIGHT_ISA), forward, decode, backward, look, bend, few_rows, peak_gflops, read_memory};
 
 }  // namespace limelight::LIMELIGHT_ISA

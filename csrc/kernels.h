@@ -10,7 +10,6 @@ bool decode(const Forward& call);     // decode.cpp
 bool decode_suits(const Problem& p);  // decode.cpp: whether it is the faster way
 bool backward(const Backward& call);  // backward.cpp
 bool look(const Look& call);          // forward.cpp
-bool survey(const Survey& call);      // lens.cpp
 bool bend(const Bend& call);          // pointwise.cpp
 bool few_rows(const FewRows& call);   // few_rows.cpp
 

@@ -73,7 +73,7 @@ LIMELIGHT_INLINE vi lanes() {
 LIMELIGHT_INLINE vf select(vi which, vf yes, vf no) { return which ? yes : no; }
 // The larger one; b where either is NaN. GCC makes two instructions of the plain expression.
 #if defined(__AVX512F__)
-LIMELIGHT_INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
+LIMELIGHT_INLINE vf larger(vf a, vf b) { return (vf)_mm512_maskz_max_ps(0xffff, (__m512)a, (__m512)b); }
 #elif defined(__AVX2__)
 LIMELIGHT_INLINE vf larger(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 #else

@@ -62,19 +62,7 @@ def look(
     out: Tensor,
     lse: Tensor,
     notes: dict[str, Tensor | int],
-) -> None: ...
-def survey(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    slopes: Tensor | None,
-    tables: Sequence[Tensor],
-    program: Sequence[int],
-    scale: float,
-    softcap: float,
-    lse: Tensor,
-    asked: dict[str, Tensor | int],
+    survey: dict[str, Tensor | int] | None,
 ) -> None: ...
 def few_rows(
     x: Tensor,

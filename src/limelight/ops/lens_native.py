@@ -1,8 +1,8 @@
-"""The lens in the kernels: statistics in the sweep that makes the output, and a second for columns.
+"""The lens in the kernels: everything is noted in the sweep that makes the output.
 
-The first sweep notes what belongs to a query (top links, entropy, ...) while its scores pass by.
-What belongs to a key or to a cell of a map needs final weights, so a second sweep over Q·Kᵀ starts
-from the log-sum-exp that the first one left.
+What belongs to a query (top links, entropy, ...) is noted while its scores pass by. What belongs to
+a key or to a cell of a map needs final weights: those of a few rows are kept until the rows are
+done, and gathered then.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from limelight.ops.mask_rules import Lowered
 from limelight.ops.problem import Problem
 
 _PIECES = 32
-"""The second sweep is cut into about so many jobs, whatever the number of threads, so that its sums
-are the same on all machines."""
+"""A call that sums over queries is cut into about so many jobs, whatever the number of threads, so
+that its sums are the same on all machines."""
 _STEADY = 512
 """Queries whose weights are added up in float32 before they go to a float64 sum."""
 
@@ -39,21 +39,26 @@ def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     )
     bias = None if problem.bias is None else problem.bias.detach()
     slopes = None if problem.slopes is None else problem.slopes.detach().contiguous()
-    call = (query, key, value, bias, slopes, lowered.tables, lowered.program)
     out, lse = outputs(query, value)
-    notes = _notes(problem, lens)
-    _kernels.look(
-        *call, problem.scale, problem.softcap, problem.dropout, problem.seed, out, lse, notes
-    )
+
+    def sweep(notes: Parts, survey: Parts | None) -> None:
+        _kernels.look(
+            query, key, value, bias, slopes, lowered.tables, lowered.program, problem.scale,
+            problem.softcap, problem.dropout, problem.seed, out, lse, notes, survey,
+        )  # fmt: skip
+
+    notes, surveys = _notes(problem, lens), _surveys(problem, lens, value)
+    sweep(notes, surveys[0] if surveys else None)
+    for survey in surveys[1:]:
+        sweep({}, survey)
     statistics = _from_notes(lse, notes)
-    for asked in _surveys(problem, lens, value):
-        _kernels.survey(*call, problem.scale, problem.softcap, lse, asked)
-        statistics = statistics._replace(**_from_survey(problem, asked))
+    for survey in surveys:
+        statistics = statistics._replace(**_from_survey(problem, survey))
     return out, statistics
 
 
 def _notes(problem: Problem, lens: Lens) -> Parts:
-    """Room for what the first sweep notes."""
+    """Room for what is noted of each query."""
     b, h, i, _ = problem.extent
 
     def room(*last: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -89,7 +94,7 @@ def _from_notes(lse: Tensor, notes: Parts) -> Statistics:
 
 
 def _surveys(problem: Problem, lens: Lens, value: Tensor) -> list[Parts]:
-    """What the second sweep is asked: once, or once more where two maps have unlike cells."""
+    """What is asked of final weights; where two maps have unlike cells, in a sweep of their own."""
     maps = [(name, getattr(lens, name)) for name in ("map", "value_map") if getattr(lens, name)]
     grids = list(dict.fromkeys(cells for _, cells in maps))
     if not grids and (lens.received or lens.value_top):
