@@ -187,10 +187,12 @@ class Job {
 
   // Weights made while their scores are still in registers, with the maximum of the tiles before as the base.
   struct AtOnce {
-    const float* base;  // of each row
+    const QueryTile& q;
+    int64_t j0;
     float* weights;
     float* sums;  // rows × W
     vf* most;     // the greatest score − base
+    Lens* lens;
 
     template <int R>
     LIMELIGHT_INLINE void operator()(int64_t row, int64_t column, vf (&score)[R][2]) const {
@@ -199,10 +201,12 @@ class Job {
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         vf(&pair)[2] = score[r];
-        pair[0] -= base[row + r];
-        pair[1] -= base[row + r];
+        pair[0] -= q.top[row + r];
+        pair[1] -= q.top[row + r];
         highest = larger(pair[0], larger(pair[1], highest));
+        [[maybe_unused]] const vf rise[2] = {pair[0], pair[1]};
         exp2(pair);
+        if constexpr (Lens::active) lens->note(row + r, q.i0 + row + r, j0 + column, rise, pair);
         store(at + r * kScoreStride, pair[0]);
         store(at + r * kScoreStride + W, pair[1]);
         float* sum = sums + (row + r) * W;
@@ -216,15 +220,20 @@ class Job {
   // with nothing done, where it cannot serve: some row has no maximum yet, or one that these scores overtop so
   // far that their weights could overflow.
   bool weigh_at_once(const QueryTile& q, RightMatrix keys, const Seen& seen, float* weights) {
-    if (Lens::active || seen.masked || seen.first > 0 || seen.count % NR || adjusts(p_)) return false;
+    if (seen.masked || seen.first > 0 || seen.count % NR || adjusts(p_)) return false;
     for (int64_t r = 0; r < q.rows; ++r)
       if (q.top[r] == -__builtin_inff()) return false;
     alignas(64) float sums[kTileRows * W] = {};
     vf most = splat(-__builtin_inff());
+    if constexpr (Lens::active) lens_.open(q.rows);
     product<Left::columns>(q.rows, seen.count, plan_.d, in_packed_blocks(q.query, plan_.d), keys,
-                           AtOnce{q.top, weights, sums, &most});
+                           AtOnce{q, seen.j0, weights, sums, &most, &lens_});
     if (max_of(most) > kHeadroom) return false;
-    for (int64_t r = 0; r < q.rows; ++r) q.sum[r] += sum_of(load(sums + r * W));
+    for (int64_t r = 0; r < q.rows; ++r) {
+      q.sum[r] += sum_of(load(sums + r * W));
+      if constexpr (Lens::active)
+        lens_.close({q.h, q.i0 + r, seen.j0, seen.count, weights + r * kScoreStride}, r, q.top[r]);
+    }
     return true;
   }
 
@@ -313,6 +322,7 @@ class Job {
     float* lse = plan_.call.lse + (b_ * p_.h() + q.h) * p_.i() + q.i0;
     for (int64_t r = 0; r < q.rows; ++r) {
       if constexpr (Lens::active) lens_.finish(q.h, q.i0 + r, {q.top[r], q.sum[r]});
+      if (harvest_) harvest_->finish(q.h, q.i0 + r);
       const bool empty = q.sum[r] == 0;
       const float factor = empty ? 0 : plan_.dropout.grow / q.sum[r];
       float* row = q.out + r * plan_.padded_e;

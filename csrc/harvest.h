@@ -31,6 +31,10 @@ class Harvest {
     if (s_.top) best(h, i).clear(0);
   }
 
+  void finish(int64_t h, int64_t i) const {
+    if (s_.top) best(h, i).sort();
+  }
+
   void gather(const std::vector<Kept>& all) {
     for (const Kept& kept : all) {
       if (kept.h != h_ || kept.tile != tile_) {

@@ -5,8 +5,8 @@
 // row into what the caller asked for.
 #pragma once
 
+#include "forward_tile.h"
 #include "scores.h"
-#include "simd.h"
 
 namespace limelight::LIMELIGHT_ISA {
 
@@ -23,8 +23,21 @@ LIMELIGHT_INLINE bool any(vi v) {
 #endif
 }
 
-// The greatest values of a row, greatest first, and the keys they stand at.
-// Values must exceed the one the list was cleared with.
+// One bit a lane.
+LIMELIGHT_INLINE uint32_t bits(vi v) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)v, (__m512i)v);
+#elif defined(__AVX2__)
+  return static_cast<uint32_t>(_mm256_movemask_ps((__m256)v));
+#else
+  uint32_t all = 0;
+  for (int t = 0; t < W; ++t) all |= (v[t] ? 1u : 0u) << t;
+  return all;
+#endif
+}
+
+// The greatest values of a row and the keys they stand at, in no order until `sort`. Values must exceed the
+// one the list was cleared with.
 struct Best {
   float* value;
   int64_t* key;
@@ -34,31 +47,82 @@ struct Best {
     for (int64_t t = 0; t < count; ++t) value[t] = least, key[t] = -1;
   }
 
-  // Offers row[0 … n), the values at keys j0 …; n is a multiple of W.
-  void offer(const float* row, int64_t n, int64_t j0) const {
-    float bar = value[count - 1];
-    int64_t t = 0;
-    for (; t + 4 * W <= n; t += 4 * W) {  // rarely is one of many above the bar
-      vi above = load(row + t) > bar;
-#pragma GCC unroll 3
-      for (int u = 1; u < 4; ++u) above |= load(row + t + u * W) > bar;
-      if (any(above)) bar = insert(row + t, 4 * W, j0 + t, bar);
+  // What a value must exceed to be taken: the least one that is held.
+  float bar() const {
+    vf least = splat(__builtin_inff());
+    for (int64_t t = 0; t < count; t += W) least = smaller_of(held(t), least);
+    return min_of(least);
+  }
+
+  // Takes the place of the least one; `least` is the bar. Gives the new bar.
+  float put(float x, int64_t at, float least) const {
+    vf rest = splat(__builtin_inff());
+    int64_t place = -1;
+    for (int64_t t = 0; t < count; t += W) {
+      vf here = held(t);
+      const uint32_t equal = place < 0 ? bits(here == least) : 0;
+      if (equal) {
+        place = t + __builtin_ctz(equal);
+        here = select(lanes() == static_cast<int32_t>(place - t), splat(x), here);
+      }
+      rest = smaller_of(here, rest);
     }
-    if (t < n) insert(row + t, n - t, j0 + t, bar);
+    value[place] = x, key[place] = at;
+    return min_of(rest);
+  }
+
+  // Offers the values row[0 … n) at keys j0 …; n is a multiple of W.
+  void offer(const float* row, int64_t n, int64_t j0) const {
+    float least = bar();
+    int64_t t = 0;
+    for (; t + kBatch * W <= n; t += kBatch * W) {
+      vi above = load(row + t) > least;
+#pragma GCC unroll 16
+      for (int u = 1; u < kBatch; ++u) above |= load(row + t + u * W) > least;
+      if (any(above)) least = take(row, t, kBatch, j0, least);
+    }
+    if (t < n) take(row, t, (n - t) / W, j0, least);
+  }
+
+  void scale(float factor) const {
+    for (int64_t t = 0; t < count; ++t) value[t] *= factor;
+  }
+
+  // Greatest first, and of equal ones the first key first.
+  void sort() const {
+    for (int64_t t = 1; t < count; ++t) {
+      const float x = value[t];
+      const int64_t at = key[t];
+      int64_t to = t;
+      for (; to > 0 && (value[to - 1] < x || (value[to - 1] == x && key[to - 1] > at)); --to)
+        value[to] = value[to - 1], key[to] = key[to - 1];
+      value[to] = x, key[to] = at;
+    }
   }
 
  private:
-  float insert(const float* row, int64_t n, int64_t j0, float bar) const {
-    for (int64_t t = 0; t < n; ++t) {
-      const float x = row[t];
-      if (!(x > bar)) continue;
-      int64_t at = count - 1;
-      for (; at > 0 && value[at - 1] < x; --at) value[at] = value[at - 1], key[at] = key[at - 1];
-      value[at] = x, key[at] = j0 + t;
-      bar = value[count - 1];
+  static constexpr int kBatch = 64 / W;  // vectors whose comparisons fill a word
+
+  // Those of `vectors` from row[t] that are above the bar. One word for many, because every test that may go
+  // either way costs more than a comparison. Gives the new bar.
+  [[gnu::noinline]] float take(const float* row, int64_t t, int64_t vectors, int64_t j0, float least) const {
+    uint64_t above = 0;
+    for (int64_t u = 0; u < vectors; ++u)
+      above |= static_cast<uint64_t>(bits(load(row + t + u * W) > least)) << u * W;
+    for (; above; above &= above - 1) {
+      const int64_t at = t + __builtin_ctzll(above);
+      if (row[at] > least) least = put(row[at], j0 + at, least);  // the bar may have risen since
     }
-    return bar;
+    return least;
   }
+
+  vf held(int64_t t) const {
+    if (t + W <= count) return load(value + t);
+    return select(lanes() < static_cast<int32_t>(count - t), load_part(value + t, count - t),
+                  splat(__builtin_inff()));
+  }
+  static vf smaller_of(vf a, vf b) { return -larger(-a, -b); }
+  static float min_of(vf v) { return -max_of(-v); }
 };
 
 // Σ term(t) over t = 0, W, 2W … < count, in four sums so that no addition waits
@@ -95,27 +159,22 @@ class Watch {
 
   void start(int64_t h, int64_t i) const {
     const int64_t at = place(h, i);
-    if (n_.top) best(at).clear(-__builtin_inff());
+    if (n_.top) best(at).clear(0);
+    if (n_.max_score) n_.max_score[at] = -__builtin_inff();
     if (n_.entropy) n_.entropy[at] = 0;
     if (n_.distance) n_.distance[at] = 0;
     if (n_.band) n_.band[at] = 0;
-    for (int64_t c = 0; c < n_.column_count; ++c) n_.columns[at * n_.column_count + c] = -__builtin_inff();
+    for (int64_t c = 0; c < n_.column_count; ++c) n_.columns[at * n_.column_count + c] = 0;
   }
 
-  // The final scores of a row, before they become weights.
+  // Where scores become weights row by row: the final scores of a row, before.
   void before(const Row& row, RowState state) {
-    const int64_t at = place(row.h, row.i);
     old_ = state;
-    if (n_.top) best(at).offer(row.data, (row.count + W - 1) / W * W, row.j0);
-    for (int64_t c = 0; c < n_.column_count; ++c) {
-      const int64_t t = n_.column_keys[c] - row.j0;
-      if (t >= 0 && t < row.count) n_.columns[at * n_.column_count + c] = row.data[t];
-    }
     if (n_.entropy)
       for (int64_t t = 0; t < row.count; t += W) store(scores_ + t, load(row.data + t));
   }
 
-  // The weights 2^(score − top) that they became.
+  // And after: the weights 2^(score − top) that they became.
   void after(const Row& row, RowState state) const {
     const int64_t at = place(row.h, row.i);
     float shrink = 1;
@@ -125,23 +184,63 @@ class Watch {
       if (shrink != 1) sum = shrink == 0 ? 0 : shrink * (sum + (old_.top - state.top) * old_.sum);
       sum += spread(row, state.top);
     }
-    if (n_.distance) n_.distance[at] = n_.distance[at] * shrink + reach(row);
-    if (n_.band) n_.band[at] = n_.band[at] * shrink + near(row);
+    if (shrink != 1) {
+      if (n_.distance) n_.distance[at] *= shrink;
+      if (n_.band) n_.band[at] *= shrink;
+      if (n_.top) best(at).scale(shrink);
+      for (int64_t c = 0; c < n_.column_count; ++c) n_.columns[at * n_.column_count + c] *= shrink;
+    }
+    if (n_.distance) n_.distance[at] += reach(row);
+    gather(row, at);
+  }
+
+  // Where scores become weights in registers: `open` a tile, note each row of a block, `close` each row. Between
+  // the two nothing may call a function: that would push the whole block out of the registers.
+  void open(int64_t rows) {
+    for (int64_t t = 0; t < rows * W; t += W) {
+      store(most_ + t, splat(-__builtin_inff()));
+      store(spread_ + t, vf{});
+      store(reach_ + t, vf{});
+    }
+  }
+
+  // Weights 2^rise of row r of the tile, rise = score − base: query i with the NR keys from j.
+  LIMELIGHT_INLINE void note(int64_t r, int64_t i, int64_t j, const vf (&rise)[2], const vf (&weight)[2]) {
+    float *most = most_ + r * W, *spread = spread_ + r * W, *reach = reach_ + r * W;
+    if (n_.max_score) store(most, larger(rise[0], larger(rise[1], load(most))));
+    if (n_.entropy) {
+      const vf least = splat(kLeast);
+      store(spread, load(spread) + weight[0] * larger(rise[0], least) + weight[1] * larger(rise[1], least));
+    }
+    if (n_.distance) {
+      const vf first =
+          splat(static_cast<float>(i + p_.position_shift() - j)) - __builtin_convertvector(lanes(), vf);
+      store(reach, load(reach) + weight[0] * absolute(first) + weight[1] * absolute(first - float(W)));
+    }
+  }
+
+  // The weights of row r.
+  void close(const Row& row, int64_t r, float base) const {
+    const int64_t at = place(row.h, row.i);
+    if (n_.max_score) n_.max_score[at] = greater_of(max_of(load(most_ + r * W)) + base, n_.max_score[at]);
+    if (n_.entropy) n_.entropy[at] += sum_of(load(spread_ + r * W));
+    if (n_.distance) n_.distance[at] += sum_of(load(reach_ + r * W));
+    gather(row, at);
   }
 
   void finish(int64_t h, int64_t i, RowState state) const {
     const int64_t at = place(h, i);
     const bool empty = state.sum == 0;
     const float share = empty ? 0 : 1 / state.sum;
-    if (n_.max_score) n_.max_score[at] = state.top * static_cast<float>(kLn2);
+    if (n_.max_score) n_.max_score[at] = greater_of(state.top, n_.max_score[at]) * static_cast<float>(kLn2);
     if (n_.entropy)
       n_.entropy[at] = empty ? 0 : __builtin_logf(state.sum) - static_cast<float>(kLn2) * n_.entropy[at] * share;
     if (n_.distance) n_.distance[at] *= share;
     if (n_.band) n_.band[at] *= share;
-    for (int64_t c = 0; c < n_.column_count; ++c) to_weight(n_.columns[at * n_.column_count + c], state, share);
+    for (int64_t c = 0; c < n_.column_count; ++c) n_.columns[at * n_.column_count + c] *= share;
     if (!n_.top) return;
-    const Best found = best(at);
-    for (int64_t t = 0; t < found.count; ++t) to_weight(found.value[t], state, share);
+    best(at).scale(share);
+    best(at).sort();
   }
 
  private:
@@ -150,14 +249,24 @@ class Watch {
     return {n_.top + at * n_.top_count, n_.top_keys + at * n_.top_count, n_.top_count};
   }
 
-  static void to_weight(float& score, RowState state, float share) {
-    score = score == -__builtin_inff() ? 0 : exp2(splat(score - state.top))[0] * share;
+  static float greater_of(float a, float b) { return a > b ? a : b; }
+
+  // What is read off the weights of a row, whichever way they were made.
+  void gather(const Row& row, int64_t at) const {
+    if (n_.top) best(at).offer(row.data, round_up(row.count, W), row.j0);
+    for (int64_t c = 0; c < n_.column_count; ++c) {
+      const int64_t t = n_.column_keys[c] - row.j0;
+      if (t >= 0 && t < row.count) n_.columns[at * n_.column_count + c] = row.data[t];
+    }
+    if (n_.band) n_.band[at] += near(row);
   }
 
-  // Σ weight · (score − top). A score that has no weight left may be −inf, so
-  // it is held at −200.
+  // A score that has no weight left may be −inf: times its weight of 0 it would be NaN, so it is held here.
+  static constexpr float kLeast = -200;
+
+  // Σ weight · (score − top)
   float spread(const Row& row, float top) const {
-    const vf base = splat(top == -__builtin_inff() ? 0 : top), least = splat(-200);
+    const vf base = splat(top == -__builtin_inff() ? 0 : top), least = splat(kLeast);
     return total(row.count,
                  [&](int64_t t) { return load(row.data + t) * larger(load(scores_ + t) - base, least); });
   }
@@ -187,6 +296,7 @@ class Watch {
   int64_t b_;
   RowState old_{0, 0};
   float scores_[kMaxWords * kWordKeys];
+  alignas(64) float most_[kTileRows * W], spread_[kTileRows * W], reach_[kTileRows * W];  // rows of a tile
 };
 
 // No lens: nothing is noted, and nothing is left of it in the code.

@@ -168,6 +168,30 @@ def test_every_option(options, form):
     check_seen(seen, q, k, v, tolerance=2e-5, **options)
 
 
+@pytest.mark.parametrize("mask", [None, ll.causal()], ids=["full", "causal"])
+@pytest.mark.parametrize("growth", [1.0, 4.0, 12.0])
+def test_many_tiles_of_keys(mask, growth):
+    """Also where later keys overtop all before them, little and far, and a last tile is short."""
+    q, k, v = sizes(b=1, i=150, j=1100, d=16, e=16)
+    k[:, :, 512:768] *= growth
+    _, seen = ll.attend(q, k, v, mask=mask, lens=FULL, impl="native")
+    check_seen(seen, q, k, v, tolerance=1e-5 * growth, mask=mask)
+
+
+def test_sums_over_queries_do_not_depend_on_threads():
+    q, k, v = sizes(b=1, i=700, j=700, d=16, e=16)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(ll.attend(q, k, v, mask=ll.causal(), lens=FULL, impl="native")[1])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0].received, found[1].received)
+    assert torch.equal(found[0].map.mean, found[1].map.mean)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_every_precision(dtype):
     q, k, v = sizes(dtype=dtype)
