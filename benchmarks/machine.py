@@ -39,7 +39,8 @@ def measure_machine() -> Machine:
     from limelight import _kernels
 
     torch.set_num_threads(THREADS)
-    peaks = [_kernels.peak_gflops(THREADS, 0.05) for _ in range(11)]
+    multiply_add()
+    peaks = [_peak_gflops(10) for _ in range(11)]
     memory = torch.zeros(1 << 28)
     reads = [memory.nbytes / 1e9 / _seconds(lambda: read_memory(memory)) for _ in range(9)]
     return Machine(
@@ -52,6 +53,19 @@ def measure_machine() -> Machine:
         commit=_commit(),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+def multiply_add() -> float:
+    """Multiply in registers and do nothing else; how many operations, the same in every call."""
+    from limelight import _kernels
+
+    return _kernels.multiply_add(THREADS)
+
+
+def _peak_gflops(calls: int) -> float:
+    start = time.perf_counter()
+    done = sum(multiply_add() for _ in range(calls))
+    return done / (time.perf_counter() - start) / 1e9
 
 
 def read_memory(tensor: torch.Tensor) -> None:

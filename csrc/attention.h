@@ -140,7 +140,7 @@ struct Kernels {
   bool (*look)(const Look&);
   bool (*bend)(const Bend&);
   bool (*few_rows)(const FewRows&);
-  double (*peak_gflops)(int threads, double seconds);
+  double (*multiply_add)(int threads);
   void (*read_memory)(int threads, const float* from, int64_t floats);
 };
 

@@ -246,8 +246,8 @@ NB_MODULE(_kernels, m) {
       "The builds that this CPU can run, the best first.");
   m.def("threads", &thread_limit, "How many threads the next call may use.");
   m.def(
-      "peak_gflops", [](int threads, double seconds) { return chosen().peak_gflops(threads, seconds); },
-      nb::arg("threads"), nb::arg("seconds"), "Fused multiply-adds in registers, two operations each, in 1e9/s.");
+      "multiply_add", [](int threads) { return chosen().multiply_add(threads); }, nb::arg("threads"),
+      "Fused multiply-adds in registers for some milliseconds: how many operations, two each, were done.");
   m.def("read_memory", &read_memory, nb::arg("tensor"), nb::arg("threads"),
         "Reads a contiguous tensor and does nothing with it: what memory can give at most.");
   m.def("quick", &quick, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("scale").none(),

@@ -78,8 +78,8 @@ def few_rows(
 def bend(curve: str, x: Tensor, grad: Tensor | None, out: Tensor, rows: int, width: int) -> None:
     """Write the curve of x, or with grad its gradient."""
 
-def peak_gflops(threads: int, seconds: float) -> float:
-    """The multiply-adds that the cores reach when nothing else is asked of them."""
+def multiply_add(threads: int) -> float:
+    """Multiply-adds in registers for some milliseconds; how many operations, two each, were done."""
 
 def read_memory(tensor: Tensor, threads: int) -> None:
     """Read every byte of a tensor."""
