@@ -10,8 +10,9 @@
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
-constexpr int64_t kJobRows = 384;     // queries of a job, over all heads that share its keys
-constexpr double kWorthThread = 4e5;  // multiply-adds that pay for waking another thread
+constexpr int64_t kJobRows = 384;          // queries of a job, over all heads that share its keys
+constexpr double kWorthThread = 4e5;       // multiply-adds that pay for waking another thread
+constexpr int64_t kMostPacked = 88 << 10;  // floats of keys and values that leave room in the second cache
 constexpr int64_t kMostKept =
     4 << 20;                     // floats of weights that a lens keeps, if one tile of queries needs no more
 constexpr float kHeadroom = 16;  // log2 of the greatest weight: sums of as many as can be are far from overflow
@@ -21,8 +22,9 @@ struct Plan {
   const Forward& call;
   const Problem& p;
   int64_t d, e, padded_e;
-  int64_t heads_a_job, chunks;  // of a group of query heads
-  int64_t rows_a_job;           // queries of one head
+  int64_t heads_a_job, chunks;    // of a group of query heads
+  int64_t rows_a_job;             // queries of one head
+  int64_t pack_keys = kTileKeys;  // keys that may be packed at once
   int threads;
   int64_t kept_a_tile = 0;  // floats
   Dropout dropout;
@@ -34,6 +36,8 @@ struct Plan {
     threads = thread_limit();
     if (work < kWorthThread * threads) threads = 1 + static_cast<int>(work / kWorthThread);
     int64_t tiles = kJobRows / kTileRows;
+    // Under a mask the keys of a job are often few, and no tile edges should fall into what a query sees.
+    if (p.mask && !keeps) pack_keys = greater(kTileKeys, round_up(kMostPacked / (d + padded_e), NR));
     if (keeps) {
       kept_a_tile = kTileRows * (kScoreStride + 2) * (p.j() / kTileKeys + 1);
       tiles = greater(1, smaller(tiles, kMostKept / kept_a_tile));
@@ -51,7 +55,7 @@ struct Plan {
   int64_t tiles_a_job() const { return heads_a_job * (rows_a_job / kTileRows); }
   int64_t tile_floats() const { return kTileRows * (d + padded_e + 2); }
   size_t floats() const {
-    const int64_t shared = kTileKeys * d + column_panel(kTileKeys) / NR * padded_e + kTileRows * kScoreStride;
+    const int64_t shared = pack_keys * d + column_panel(pack_keys) / NR * padded_e + kTileRows * kScoreStride;
     return static_cast<size_t>(tiles_a_job() * (tile_floats() + kept_a_tile) + shared);
   }
 };
@@ -82,9 +86,9 @@ class Job {
     heads_ = smaller(plan.heads_a_job, (g + 1) * p_.group() - first_head_);
     tiles_a_head_ = (rows.end - rows.begin + kTileRows - 1) / kTileRows;
     float* at = scratch(plan.floats());
-    key_ = at, at += kTileKeys * plan.d;
+    key_ = at, at += plan.pack_keys * plan.d;
     scores_ = at, at += kTileRows * kScoreStride;
-    value_ = at, at += column_panel(kTileKeys) / NR * plan.padded_e;
+    value_ = at, at += column_panel(plan.pack_keys) / NR * plan.padded_e;
     states_ = at, at += plan.tiles_a_job() * plan.tile_floats();
     keep_ = at;
   }
@@ -94,9 +98,10 @@ class Job {
     for (int64_t t = 0; t < tiles; ++t) start(t);
     Range keys{0, p_.j()};
     if (p_.mask) keys = key_range(*p_.mask.nodes, {b_, first_head_, p_.i(), p_.j()}, rows_.begin, rows_.end);
-    for (int64_t j0 = keys.low; j0 < keys.high; j0 += kTileKeys) {
+    const int64_t step = keys.high - keys.low <= plan_.pack_keys ? plan_.pack_keys : kTileKeys;
+    for (int64_t j0 = keys.low; j0 < keys.high; j0 += step) {
       if (interrupted()) return;
-      KeyTile key{j0, smaller(kTileKeys, keys.high - j0), nullptr, nullptr};
+      KeyTile key{j0, smaller(step, keys.high - j0), nullptr, nullptr};
       for (int64_t t = 0; t < tiles; ++t) visit(tile(t), key);
     }
     if (harvest_) harvest_->gather(kept_);
@@ -139,27 +144,38 @@ class Job {
     key.value = value_;
   }
 
+  // The keys of a visit, from the first panel that is looked at: j0 + first … j0 + count.
+  struct Seen {
+    int64_t j0, first, count;
+    bool masked;  // not every query may see every key
+  };
+
   // One tile of queries against one tile of keys.
   void visit(const QueryTile& q, KeyTile& key) {
     const Extent extent{b_, q.h, p_.i(), p_.j()};
     int64_t low = key.j0, high = key.j0 + key.count;
-    Cover cover = Cover::all;
     if (p_.mask) {
-      const MaskNode& mask = *p_.mask.nodes;
-      const Range seen = key_range(mask, extent, q.i0, q.i0 + q.rows);
+      const Range seen = key_range(*p_.mask.nodes, extent, q.i0, q.i0 + q.rows);
       low = greater(low, seen.low), high = smaller(high, seen.high);
-      if (low >= high) return;
-      cover = LIMELIGHT_ISA::cover(mask, extent, {q.i0, q.i0 + q.rows, low, high});
-      if (cover == Cover::none) return;
-      if (cover == Cover::some && q.rows > kHalfTile && narrows(q, extent, low, high)) {
+      if (low < high && q.rows > kHalfTile && narrows(q, extent, low, high)) {
         visit(part(q, 0, kHalfTile), key);
         visit(part(q, kHalfTile, q.rows), key);
         return;
       }
     }
+    for (int64_t from = low; from < high;) {
+      const int64_t skip = (from - key.j0) / NR * NR;  // whole panels before the first key seen
+      const int64_t to = smaller(high, key.j0 + skip + kVisitKeys);
+      Cover cover = Cover::all;
+      if (p_.mask) cover = LIMELIGHT_ISA::cover(*p_.mask.nodes, extent, {q.i0, q.i0 + q.rows, from, to});
+      if (cover != Cover::none)
+        attend(q, key, skip, {key.j0 + skip, from - key.j0 - skip, to - key.j0 - skip, cover == Cover::some});
+      from = to;
+    }
+  }
+
+  void attend(const QueryTile& q, KeyTile& key, int64_t skip, const Seen& seen) {
     if (!key.key) pack(key);
-    const int64_t skip = (low - key.j0) / NR * NR;  // whole panels before the first key seen
-    const Seen seen{key.j0 + skip, low - key.j0 - skip, high - key.j0 - skip, cover == Cover::some};
     const RightMatrix keys = in_panels(key.key + skip * plan_.d, plan_.d);
     float* weights = harvest_ ? keep_ : scores_;
     if (!weigh_at_once(q, keys, seen, weights)) weigh_by_rows(q, keys, seen, weights);
@@ -178,12 +194,6 @@ class Job {
     kept_.push_back({q.h, q.i0, q.rows, tile, skip, count, keep_, base, q.top, q.sum});
     keep_ = base + kTileRows;
   }
-
-  // The keys of a visit, from the first panel that is looked at: j0 + first … j0 + count.
-  struct Seen {
-    int64_t j0, first, count;
-    bool masked;  // not every query may see every key
-  };
 
   // Weights made while their scores are still in registers, with the maximum of the tiles before as the base.
   struct AtOnce {
@@ -247,7 +257,7 @@ class Job {
       for (int64_t t = 0; t < seen.first; ++t) row[t] = -__builtin_inff();
       for (int64_t t = count; t % NR; ++t) row[t] = -__builtin_inff();
       if (seen.masked) {
-        uint64_t words[kTileKeys / kWordKeys];
+        uint64_t words[kVisitKeys / kWordKeys];
         row_bits(*p_.mask.nodes, {b_, q.h, p_.i(), p_.j()}, q.i0 + r, seen.j0, count, words);
         forbid(row, words, count);
       }

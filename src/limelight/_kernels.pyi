@@ -79,7 +79,7 @@ def bend(curve: str, x: Tensor, grad: Tensor | None, out: Tensor, rows: int, wid
     """Write the curve of x, or with grad its gradient."""
 
 def multiply_add(threads: int) -> float:
-    """Multiply-adds in registers for some milliseconds; how many operations, two each, were done."""
+    """Multiply-adds in registers for some milliseconds; how many operations, two each, it took."""
 
 def read_memory(tensor: Tensor, threads: int) -> None:
     """Read every byte of a tensor."""
