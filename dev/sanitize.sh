@@ -18,11 +18,13 @@ cp "$build"/_kernels*.so "$build/package/limelight/"
 # The interpreter itself is not sanitized, so the runtime comes first; Python's arenas look like leaks.
 export LD_PRELOAD="$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libubsan.so)"
 export ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0 UBSAN_OPTIONS=print_stacktrace=1
-export PYTHONPATH="$build/package" OMP_NUM_THREADS=2
+# -S and the packages by path: an editable install puts itself before PYTHONPATH otherwise.
+export PYTHONPATH="$build/package:$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+export OMP_NUM_THREADS=2
 tests=("$@")
 if [ ${#tests[@]} -eq 0 ]; then
-  tests=(tests/ops/test_{native,backward,decode,lens,project,activations,properties}.py)
+  tests=(tests/ops)
 fi
-"$python" -c "import limelight._kernels as k; assert '/sanitize/' in k.__file__, k.__file__"
+"$python" -S -c "import limelight._kernels as k; assert '/sanitize/' in k.__file__, k.__file__"
 # Tests in processes of their own, of compilation or of memory gain nothing under the sanitizers.
-"$python" -m pytest -q -p no:cacheprovider "${tests[@]}" -k "not compiles and not build and not memory"
+"$python" -S -m pytest -q -p no:cacheprovider "${tests[@]}" -k "not compiles and not build and not memory"

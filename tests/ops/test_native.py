@@ -152,6 +152,24 @@ def test_any_strides() -> None:
     agree(q, repeated, v)
 
 
+@pytest.mark.parametrize("queries", [1, 40])
+def test_places_beyond_31_bits(queries: int) -> None:
+    """Rows 2^30 elements apart: the third begins where 32 bits no longer count."""
+    q, k, v = tensors(b=1, h=1, g=1, i=queries, j=3, d=16, e=16, dtype=torch.bfloat16)
+    far = torch.empty((1 << 31) + 16, dtype=torch.bfloat16)  # only the pages that are used are real
+    rows = far.as_strided((1, 1, 3, 16), (0, 0, 1 << 30, 1))
+    for part in (k, v):
+        rows.copy_(part)
+        leaf, near = rows.detach().requires_grad_(), part.clone().requires_grad_()
+        found, expected = (
+            ll.attend(q, one if part is k else k, one if part is v else v) for one in (leaf, near)
+        )
+        assert torch.equal(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
+        assert torch.equal(leaf.grad, near.grad)  # type: ignore[arg-type]
+
+
 def test_the_output_lies_as_the_query_does() -> None:
     q, k, v = (torch.randn(2, 50, 4, 32).transpose(1, 2) for _ in range(3))
     assert ll.attend(q, k, v).transpose(1, 2).is_contiguous()
