@@ -47,9 +47,9 @@ bool plain_view(nb::handle tensor, bool tracked, View& view) {
   return view.stride[3] == 1;
 }
 
-// The output of a call without mask, bias or dropout on plain tensors, or None where anything is out of the
-// ordinary: the long way then serves the call, or says what is wrong with it.
-nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle scale, bool tracked) {
+// The output of a call without bias or dropout, and with no mask or one without tables, on plain tensors; or
+// None where anything is out of the ordinary: the long way then serves the call, or says what is wrong with it.
+nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle program, nb::handle scale, bool tracked) {
   Forward task;
   Problem& p = task.problem;
   if (!plain_view(q, tracked, p.query) || !plain_view(k, tracked, p.key) || !plain_view(v, tracked, p.value))
@@ -72,6 +72,9 @@ nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle scale, boo
   if (task.out.stride[3] != 1) return nb::none();
   std::vector<float> lse(static_cast<size_t>(p.b() * p.h() * p.i()));
   task.lse = lse.data();
+  const int64_t extent[4] = {p.b(), p.h(), p.i(), p.j()};
+  const MaskProgram mask(program_of(program), {}, extent);
+  p.mask = mask.mask();
   bool finished;
   {
     nb::gil_scoped_release free;
@@ -250,8 +253,8 @@ NB_MODULE(_kernels, m) {
       "Fused multiply-adds in registers for some milliseconds: how many operations, two each, were done.");
   m.def("read_memory", &read_memory, nb::arg("tensor"), nb::arg("threads"),
         "Reads a contiguous tensor and does nothing with it: what memory can give at most.");
-  m.def("quick", &quick, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("scale").none(),
-        nb::arg("tracked"), "The output of a plain call, or None if it is not one.");
+  m.def("quick", &quick, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("program"),
+        nb::arg("scale").none(), nb::arg("tracked"), "The output of a plain call, or None if it is not one.");
   m.def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), "Writes out and lse.");

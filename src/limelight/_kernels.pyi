@@ -8,7 +8,12 @@ def isa() -> str: ...
 def runnable() -> list[str]: ...
 def threads() -> int: ...
 def quick(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None, tracked: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    program: Sequence[int],
+    scale: float | None,
+    tracked: bool,
 ) -> Tensor | None: ...
 def forward(
     query: Tensor,

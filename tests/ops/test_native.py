@@ -225,24 +225,30 @@ def test_dropout_is_that_of_the_reference() -> None:
     assert torch.allclose(*results, atol=1e-5)
 
 
-def test_the_short_way_and_the_long_way_agree() -> None:
+@pytest.mark.parametrize(
+    "mask", [None, ll.causal(), ll.causal() & ll.window(5), ll.dilated(2, 3) | ll.window(1)]
+)
+def test_the_short_way_and_the_long_way_agree(mask: ll.ops.mask_rules.Mask | None) -> None:
     q, k, v = tensors(i=33, j=44, d=16, e=16)
-    short = native.quick(q, k, v, None)
+    program = () if mask is None else mask.program()
+    assert program is not None
+    short = native.quick(q, k, v, program, None)
     assert short is not None
-    assert torch.equal(short, native.attend(ll.ops.problem.check_problem(q, k, v))[0])
+    assert torch.equal(short, native.attend(ll.ops.problem.check_problem(q, k, v, mask=mask))[0])
+    assert torch.equal(short, ll.attend(q, k, v, mask=mask))
 
 
 def test_the_short_way_leaves_what_is_not_plain() -> None:
     q, k, v = tensors(i=3, j=4, d=16, e=16)
-    assert native.quick(q.double(), k.double(), v.double(), None) is None
-    assert native.quick(q, k[:, :, :, :8], v, None) is None
-    assert native.quick(q, k, v.bfloat16(), None) is None
-    assert native.quick(q[0], k, v, None) is None
-    assert native.quick(q.clone().requires_grad_(), k, v, None) is None
-    assert native.quick(q, k, v, float("nan")) is None
-    assert native.quick(q.to("meta"), k.to("meta"), v.to("meta"), None) is None
+    assert native.quick(q.double(), k.double(), v.double(), (), None) is None
+    assert native.quick(q, k[:, :, :, :8], v, (), None) is None
+    assert native.quick(q, k, v.bfloat16(), (), None) is None
+    assert native.quick(q[0], k, v, (), None) is None
+    assert native.quick(q.clone().requires_grad_(), k, v, (), None) is None
+    assert native.quick(q, k, v, (), float("nan")) is None
+    assert native.quick(q.to("meta"), k.to("meta"), v.to("meta"), (), None) is None
     with torch.no_grad():
-        assert native.quick(q.clone().requires_grad_(), k, v, None) is not None
+        assert native.quick(q.clone().requires_grad_(), k, v, (), None) is not None
 
 
 # --- torch's machinery ----------------------------------------------------------------------------

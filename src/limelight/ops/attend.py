@@ -97,8 +97,11 @@ def attend(
     tensor([[[[1.0000, 0.0000],
               [0.2689, 0.7311]]]])
     """
-    if mask is None and bias is None and softcap is None and not dropout and lens is None:
-        plain = native.quick(query, key, value, scale) if impl in ("auto", "native") else None
+    if bias is None and softcap is None and not dropout and lens is None:
+        program = () if mask is None else mask.program() if isinstance(mask, Mask) else None
+        plain = None
+        if program is not None and impl in ("auto", "native"):
+            plain = native.quick(query, key, value, program, scale)
         if plain is not None:
             return plain
     query, key, value = (_autocast(one) for one in (query, key, value))

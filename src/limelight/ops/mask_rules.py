@@ -63,6 +63,10 @@ class Mask:
         """The rule for the kernel; its own tables are numbered from `first_table`."""
         raise NotImplementedError
 
+    def program(self) -> tuple[int, ...] | None:
+        """The rule for the kernel, if it is the same for every call and reads no table."""
+        return None
+
     def natural_extent(self) -> Extent | None:
         """The extent that the mask itself implies, or None if it fits any."""
         return None
@@ -133,11 +137,14 @@ class Band(Mask):
             inside &= distance <= self.right
         return inside[None, None]
 
-    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+    def program(self) -> tuple[int, ...]:
         low = -FAR if self.left is None else -self.left
         high = FAR if self.right is None else self.right
         aligned, shift = (1, 0) if self.diagonal is None else (0, self.diagonal)
-        return Lowered((Code.BAND, low, high, aligned, shift), ())
+        return (Code.BAND, low, high, aligned, shift)
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        return Lowered(self.program(), ())
 
     def name(self) -> str:
         if self.left is None and self.right == 0:
@@ -163,10 +170,13 @@ class Dilated(Mask):
             inside &= distance <= self.right * self.step
         return inside[None, None]
 
-    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+    def program(self) -> tuple[int, ...]:
         low = -FAR if self.left is None else -self.left * self.step
         high = FAR if self.right is None else self.right * self.step
-        return Lowered((Code.STRIDE, self.step, low, high), ())
+        return (Code.STRIDE, self.step, low, high)
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        return Lowered(self.program(), ())
 
     def name(self) -> str:
         return f"dilated({self.step}, {self.left}, {self.right})"
@@ -397,6 +407,10 @@ class _Pair(Mask):
         one = self.first.lower(extent, device, first_table)
         two = self.second.lower(extent, device, first_table + len(one.tables))
         return Lowered((self.code, *one.program, *two.program), one.tables + two.tables)
+
+    def program(self) -> tuple[int, ...] | None:
+        one, two = self.first.program(), self.second.program()
+        return None if one is None or two is None else (self.code, *one, *two)
 
     def natural_extent(self) -> Extent | None:
         one, two = self.first.natural_extent(), self.second.natural_extent()

@@ -47,8 +47,10 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     )  # fmt: skip
 
 
-def quick(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor | None:
-    """The output of a call without mask or other options, in the shortest way there is.
+def quick(
+    query: Tensor, key: Tensor, value: Tensor, program: tuple[int, ...], scale: float | None
+) -> Tensor | None:
+    """The output of a call with at most a mask without tables, in the shortest way there is.
 
     A small call costs less than torch's dispatcher, or than checking it in Python: if nothing of
     torch watches and everything about it is plain, the kernel's own check is enough. Otherwise
@@ -56,4 +58,4 @@ def quick(query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Ten
     """
     if native_op is None or not native_op.eager():
         return None
-    return native_op.quick(query, key, value, scale, torch.is_grad_enabled())
+    return native_op.quick(query, key, value, program, scale, torch.is_grad_enabled())
