@@ -14,19 +14,24 @@ TARGET = "(1, 1, 8, 64) no slower than SDPA's own call"
 
 def ask(bench: Bench) -> list[Target]:
     rows = []
-    for b, h, n, d in bench.pick(
-        ((1, 1, 8, 64), (1, 4, 16, 32), (1, 12, 32, 64)), quick=((1, 1, 8, 64),)
-    ):
+    points = (
+        (1, 1, 8, 64, False),
+        (1, 1, 8, 64, True),
+        (1, 4, 16, 32, False),
+        (1, 12, 32, 64, False),
+    )
+    for b, h, n, d, causal in bench.pick(points, quick=points[:1]):
         q, k, v = tensors(*[(b, h, n, d)] * 3)
+        mask = ll.causal() if causal else None
         rows.append(
             bench.compare(
                 Case(
-                    f"b{b} h{h} n{n} d{d}",
-                    ours=lambda q=q, k=k, v=v: ll.attend(q, k, v),
-                    peers={"SDPA": partial(peers.sdpa, q, k, v)},
+                    f"b{b} h{h} n{n} d{d}" + (" causal" if causal else ""),
+                    ours=lambda q=q, k=k, v=v, mask=mask: ll.attend(q, k, v, mask=mask),
+                    peers={"SDPA": partial(peers.sdpa, q, k, v, causal=causal)},
                     beside={
-                        "ONNX Runtime": partial(peers.onnxruntime, q, k, v),
-                        "OpenVINO": partial(peers.openvino, q, k, v),
+                        "ONNX Runtime": partial(peers.onnxruntime, q, k, v, causal=causal),
+                        "OpenVINO": partial(peers.openvino, q, k, v, causal=causal),
                     },
                 )
             )
