@@ -7,6 +7,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -36,6 +37,8 @@ struct Run {
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
   std::atomic<int> workers{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr failure;  // the first job's that threw
 
   Run(int64_t jobs, Job one, void* data) : count(jobs), job(one), context(data), last_look(now()) {}
 };
@@ -51,7 +54,12 @@ void work(Run& run, int worker) {
   here = {&run, worker == 0};
   for (int64_t at; (at = run.next.fetch_add(1, std::memory_order_relaxed)) < run.count;) {
     if (interrupted()) break;
-    run.job(run.context, at, worker);
+    try {
+      run.job(run.context, at, worker);
+    } catch (...) {  // out of memory, say: an exception must not leave a worker
+      if (!run.failed.exchange(true)) run.failure = std::current_exception();
+      run.stop.store(true, std::memory_order_relaxed);
+    }
   }
   here = before;
 }
@@ -182,6 +190,7 @@ bool run_jobs(int64_t count, int threads, Job job, void* context) {
     omp.parallel([](void* data) { work(*static_cast<Run*>(data), openmp().worker()); }, &run,
                  static_cast<unsigned>(threads), 0);
   }
+  if (run.failed) std::rethrow_exception(run.failure);
   return !run.stop.load(std::memory_order_relaxed);
 }
 

@@ -16,7 +16,7 @@ using Job = void (*)(void* context, int64_t job, int worker);
 int thread_limit();
 
 // Runs jobs 0 … count−1 on at most `threads` workers, worker 0 being the caller. Jobs start in order.
-// False if the caller was interrupted; then some jobs have not run.
+// False if the caller was interrupted; then some jobs have not run. What a job throws, the caller gets.
 bool run_jobs(int64_t count, int threads, Job job, void* context);
 
 // Asked inside a job between tiles: true when the work should be left. Costs a few nanoseconds.

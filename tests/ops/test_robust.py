@@ -133,6 +133,24 @@ def test_ctrl_c_ends_a_long_call(options: str) -> None:
     assert child.returncode == 0
 
 
+def test_too_little_memory_is_an_error_and_not_the_end() -> None:
+    ran = run(
+        """
+        import resource, torch, limelight as ll
+        q, k = torch.randn(1, 2, 96, 4), torch.randn(1, 2, 1 << 20, 4)
+        small = ll.attend(q, q, q)
+        held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (held + (120 << 20), resource.RLIM_INFINITY))
+        try:
+            ll.attend(q, k, k, lens=ll.Lens(received=True))
+        except MemoryError:
+            assert torch.equal(ll.attend(q, q, q), small)
+            print("refused")
+        """
+    )
+    assert ran.stdout.strip() == "refused", ran.stderr
+
+
 def test_memory_stays_linear() -> None:
     """65,536 tokens, where the scores alone would be 137 GB: beyond the output at most 64 MB."""
     ran = run(
