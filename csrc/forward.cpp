@@ -230,7 +230,7 @@ class Job {
     best = larger(best_odd, best);
     const float top = max_of(best);
     if (top > q.top[r]) {
-      const float shrink = halves_first(exp2(splat(q.top[r] - top)));
+      const float shrink = exp2(splat(q.top[r] - top))[0];
       q.top[r] = top;
       q.sum[r] *= shrink;
       float* out = q.out + r * plan_.padded_e;
@@ -249,8 +249,6 @@ class Job {
     }
     q.sum[r] += sum_of(sum + sum_odd);
   }
-
-  static float halves_first(vf v) { return v[0]; }
 
   // The weights that dropout leaves, to scores_.
   void drop(const QueryTile& q, const Seen& seen, const float* weights) {
