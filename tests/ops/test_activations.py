@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from limelight.ops.activations import gelu, gelu_tanh, swiglu
@@ -56,6 +58,23 @@ def test_what_the_kernel_does_not_take_goes_to_pytorch(curve: str):
     leaf = x.clone().requires_grad_()
     ours(leaf).sum().backward()
     assert torch.allclose(leaf.grad, slope, atol=1e-5)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_what_watches_tensors_is_served_by_pytorch(curve: str):
+    ours, theirs = CURVES[curve]
+    x = torch.randn(4, 6)
+    with FakeTensorMode():
+        fake = torch.empty(4, 6)
+        assert ours(fake).shape == theirs(fake).shape
+    _, tangent = torch.func.jvp(ours, (x,), (torch.ones_like(x),))
+    _, expected = torch.func.jvp(theirs, (x,), (torch.ones_like(x),))
+    assert torch.allclose(tangent, expected, atol=1e-6)
+    with forward_ad.dual_level():
+        dual = ours(forward_ad.make_dual(x, torch.ones_like(x)))
+        assert torch.allclose(forward_ad.unpack_dual(dual).tangent, expected, atol=1e-6)
+    traced, other = torch.jit.trace(ours, (x,)), torch.randn(4, 6)
+    assert torch.allclose(traced(other), theirs(other), atol=1e-6)
 
 
 @pytest.mark.parametrize("curve", CURVES)

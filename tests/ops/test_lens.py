@@ -391,3 +391,12 @@ def test_a_lens_that_does_not_fit_is_refused_before_anything_runs():
         seen.rows([19])
     with pytest.raises(OptionError, match="heads names head 4, expected 0 to 3"):
         seen.heads([4])
+
+
+@pytest.mark.parametrize("impl", ["native", "reference"])
+def test_a_key_without_weight_is_no_link(impl):
+    q, k = torch.full((1, 1, 1, 1), 200.0), torch.tensor([1.0, 0.0, -1.0]).view(1, 1, 3, 1)
+    _, seen = ll.attend(q, k, k, scale=1.0, lens=ll.Lens(top=2, value_top=2), impl=impl)
+    for links in (seen.top, seen.value_top):
+        assert links.indices.tolist() == [[[[0, -1]]]]
+        assert links.weights.tolist() == [[[[1.0, 0.0]]]]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from limelight.ops import project as module
 from limelight.ops.project import project
-
-pytestmark = pytest.mark.skipif(module.few_rows is None, reason="the kernels were not built")
 
 
 @pytest.mark.parametrize(
@@ -30,14 +33,14 @@ def test_few_rows_are_exact(shape: tuple[int, int], rows: int, biased: bool) -> 
 def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the calls that reach the kernel."""
     calls: list[int] = []
-    kernel = module.few_rows
+    kernels = module.kernels
+    assert kernels is not None
 
-    def counted(*arguments: object) -> None:
+    def counted(*arguments: Any) -> None:
         calls.append(1)
-        assert kernel is not None
-        kernel(*arguments)
+        kernels.few_rows(*arguments)
 
-    monkeypatch.setattr(module, "few_rows", counted)
+    monkeypatch.setattr(module, "kernels", SimpleNamespace(few_rows=counted))
     return calls
 
 
@@ -75,6 +78,22 @@ def test_what_the_kernel_leaves_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
     project(x, weight).sum().backward()
     assert torch.allclose(weight.grad, x.sum(0).expand(5, 6))
     assert calls == []
+
+
+def test_what_watches_tensors_is_served_by_pytorch() -> None:
+    x, weight = torch.randn(2, 6), torch.randn(5, 6)
+    with torch.no_grad():
+        with FakeTensorMode():
+            assert project(torch.empty(2, 6), torch.empty(5, 6)).shape == (2, 5)
+        with forward_ad.dual_level():
+            y = project(forward_ad.make_dual(x, torch.ones_like(x)), weight)
+            tangent = forward_ad.unpack_dual(y).tangent
+            assert torch.allclose(tangent, weight.sum(1).expand(2, 5), atol=1e-5)
+        rows = torch.vmap(lambda row: project(row, weight))(x)
+        assert torch.allclose(rows, F.linear(x, weight), atol=1e-6)
+        traced = torch.jit.trace(lambda x: project(x, weight), (x,))
+        other = torch.randn(2, 6)
+        assert torch.equal(traced(other), F.linear(other, weight))
 
 
 def test_threads_do_not_change_a_bit() -> None:

@@ -16,10 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-try:
-    from limelight._kernels import bend as _bend
-except ImportError:  # without the kernels PyTorch's functions serve
-    _bend = None
+from limelight.ops.kernels import eager, kernels
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -53,16 +50,13 @@ def swiglu(x: Tensor) -> Tensor:
 
 
 def _served(x: Tensor) -> bool:
-    """Whether the kernel can take this call; what traces or wraps tensors needs PyTorch's own."""
+    """Whether the kernel can take this call."""
     return (
-        _bend is not None
-        and type(x) is Tensor
+        kernels is not None
+        and eager(x)
         and x.dtype is torch.float32
-        and x.device.type == "cpu"
+        and x.is_cpu
         and x.is_contiguous()
-        and not torch.compiler.is_compiling()
-        and torch._C._functorch.maybe_current_level() is None  # pyright: ignore
-        and torch.utils._python_dispatch._get_current_dispatch_mode() is None  # pyright: ignore
     )
 
 
@@ -73,10 +67,10 @@ def _curve(curve: str, x: Tensor) -> Tensor:
 
 
 def _run(curve: str, x: Tensor, grad: Tensor | None) -> Tensor:
-    assert _bend is not None
+    assert kernels is not None
     width = x.shape[-1] // 2 if curve == "swiglu" else x.shape[-1]
     out = torch.empty_like(x) if grad is not None else x.new_empty((*x.shape[:-1], width))
-    _bend(curve, x, grad, out, out.numel() // max(out.shape[-1], 1), width)
+    kernels.bend(curve, x, grad, out, out.numel() // max(out.shape[-1], 1), width)
     return out
 
 

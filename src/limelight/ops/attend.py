@@ -11,6 +11,7 @@ from torch import Tensor
 
 from limelight.ops import lens_native, lens_tiled, native, reference, torch_kernels
 from limelight.ops.bias import Alibi
+from limelight.ops.kernels import missing
 from limelight.ops.lens import Lens
 from limelight.ops.mask_rules import Mask
 from limelight.ops.problem import Problem, check_problem
@@ -136,10 +137,8 @@ def look(problem: Problem, lens: Lens, impl: Implementation) -> tuple[Tensor, Se
     """The output of a checked problem, and what the lens saw of its weights."""
     if not isinstance(lens, Lens):
         raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
-    choice = choose(problem, impl)
-    lens.fit(problem.extent)
-    form = lens_native if choice.impl == "native" else lens_tiled
-    out, found = form.look(problem, lens)
+    form = lens_native if choose(problem, impl).impl == "native" else lens_tiled
+    out, found = form.look(problem, lens.fit(problem.extent))
     if _trains(problem) or (problem.dropout and form is lens_tiled):
         out = run(problem, impl)[0]
     return out, Seen.of_problem(problem, lens, found)
@@ -163,8 +162,8 @@ def choose(problem: Problem, impl: Implementation) -> Choice:
         raise UnavailableError(f"impl='native' cannot serve this call: {obstacle}")
     if torch_kernels.serves(problem):
         return Choice("torch", f"PyTorch's fused kernel serves {problem.query.device}")
-    if native.missing() is not None:
-        _say_once(f"limelight runs on its slower PyTorch form: {native.missing()}")
+    if missing() is not None:
+        _say_once(f"limelight runs on its slower PyTorch form: {missing()}")
     return Choice("reference", obstacle)
 
 

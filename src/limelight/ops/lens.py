@@ -7,15 +7,15 @@ sequence. The weights are those before dropout, for dropout is noise added to th
 
 What an implementation gives back
 ---------------------------------
-An implementation is a function `look(problem, lens) -> (out, Statistics)`: `lens_tiled.look` in
-PyTorch on any device, `lens_native.look` in the kernels. With w = weights, s = scores (what softmax
-takes: scale, softcap, bias, slopes applied; −∞ where masked) and p_i = i + J − I:
+An implementation is a function `look(problem, fitted lens) -> (out, Statistics)`: `lens_tiled.look`
+in PyTorch on any device, `lens_native.look` in the kernels. With w = weights, s = scores (what
+softmax takes: scale, softcap, bias, slopes applied; −∞ where masked) and p_i = i + J − I:
 
     always      lse          b h i     log Σ_j exp s_ij; −∞ in a row that may attend to nothing
                 max_score    b h i     max_j s_ij; −∞ in such a row
-    top=k       top          b h i k   the k keys of greatest s_ij, greatest first: weights and
-                                       int64 indices. Among equal scores any order serves. Where
-                                       fewer than k keys are allowed: weight 0, index −1
+    top=k       top          b h i k   the k keys of greatest w_ij, greatest first: weights and
+                                       int64 indices. Among equal weights any order serves. A key
+                                       without weight is no link: weight 0, index −1
     entropy     entropy      b h i     lse − Σ_j w_ij s_ij, in nats; 0 in an empty row
     distance    distance     b h i     Σ_j w_ij |p_i − j|
     columns     columns      b h i c   w_ij at each of the c chosen keys, in the order asked
@@ -24,15 +24,15 @@ takes: scale, softcap, bias, slopes applied; −∞ where masked) and p_i = i + 
     map=(R, C)  map          b h R C   w pooled: mean over each cell (masked places count as 0),
                                        and the greatest weight in it
     value_top   value_top    b h i k   the k keys of greatest w_ij·‖v_j‖ (v_j of the head's own
-                                       group), greatest first; a link that carries nothing has
-                                       weight 0 and index −1
+                                       group), greatest first; without weight as above
     value_map   value_map    b h R C   as map, of w_ij·‖v_j‖
 
 Cells are disjoint and cover everything: row i lies in cell ⌊i·R/I⌋, so cell r starts at row
 ⌈r·I/R⌉; columns alike. R and C are at most I and J, and at least 1 (`Lens.fit` has seen to it); a
 map of no rows or no columns is zeros. All of float type are in the working type: float64 for
-float64 input, float32 for all others; nothing carries a gradient. `out` is what `attend` without
-a lens gives, with dropout and with its gradient. Sizes of zero give tensors of those sizes.
+float64 input, float32 for all others; nothing carries a gradient, nor does the implementation's
+`out`: where a gradient or dropout is wanted, `attend` takes the output from its plain run. Sizes of
+zero give tensors of those sizes.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from limelight.ops.kernels import dense_last, kernels, outputs
 from limelight.ops.lens import Lens, Links, Pooled, Statistics
 from limelight.ops.mask_rules import Lowered
 from limelight.ops.problem import Problem
@@ -27,10 +28,7 @@ Parts = dict[str, Tensor | int]
 
 def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     """The output, and what a fitted lens sees of the weights; nothing carries a gradient."""
-    from limelight import _kernels
-    from limelight.ops.native_op import dense_last, outputs
-
-    lens = lens.fit(problem.extent)
+    assert kernels is not None
     lowered = Lowered((), ())
     if problem.mask is not None:
         lowered = problem.mask.lower(problem.extent, problem.query.device)
@@ -42,7 +40,7 @@ def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     out, lse = outputs(query, value)
 
     def sweep(notes: Parts, survey: Parts | None) -> None:
-        _kernels.look(
+        kernels.look(
             query, key, value, bias, slopes, lowered.tables, lowered.program, problem.scale,
             problem.softcap, problem.dropout, problem.seed, out, lse, notes, survey,
         )  # fmt: skip

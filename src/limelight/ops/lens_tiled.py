@@ -24,9 +24,9 @@ TILE = 1 << 21
 
 
 def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
-    """The output `b h i e` (without dropout and without gradient) and what the lens asks for."""
+    """The output `b h i e` (without dropout), and what a fitted lens sees of the weights."""
     out = problem.query.new_empty(*problem.query.shape[:3], problem.value.shape[3])
-    return out, _sweep(problem, lens.fit(problem.extent), out)
+    return out, _sweep(problem, lens, out)
 
 
 def statistics(problem: Problem, lens: Lens, lse: Tensor | None = None) -> Statistics:
@@ -173,7 +173,7 @@ def _row_statistics(tile: _Tile, lens: Lens) -> dict[str, Tensor]:
     # There is no greatest of no keys; the log-sum-exp is −∞ there, as the maximum should be.
     found = {"lse": tile.lse, "max_score": scores.amax(-1) if scores.shape[-1] else tile.lse}
     if lens.top:
-        found["top"], found["top_indices"] = _strongest(scores, weights, lens.top, float("-inf"))
+        found["top"], found["top_indices"] = _strongest(weights, lens.top)
     if lens.entropy:
         # Σ w·(lse − s) is lse − E[s] without the cancellation; where w is 0, s may be −∞.
         surprise = tile.lse[..., None] - scores
@@ -187,20 +187,16 @@ def _row_statistics(tile: _Tile, lens: Lens) -> dict[str, Tensor]:
     if lens.columns:
         found["columns"] = weights[..., list(lens.columns)]
     if lens.value_top:
-        carried = tile.carried
-        links = _strongest(carried, carried, lens.value_top, 0.0)
-        found["value_top"], found["value_indices"] = links
+        found["value_top"], found["value_indices"] = _strongest(tile.carried, lens.value_top)
     return found
 
 
-def _strongest(order: Tensor, weights: Tensor, k: int, nothing: float) -> Links:
-    """The k greatest of each row by `order`; places that hold `nothing` are no links."""
-    best, indices = order.topk(min(k, order.shape[-1]), dim=-1)
-    found = weights.gather(-1, indices)
-    absent = best == nothing
+def _strongest(weights: Tensor, k: int) -> Links:
+    """The k greatest of each row; a place without weight is no link."""
+    best, indices = weights.topk(min(k, weights.shape[-1]), dim=-1)
     missing = (0, k - best.shape[-1])
-    found = torch.nn.functional.pad(found.masked_fill(absent, 0.0), missing)
-    return Links(found, torch.nn.functional.pad(indices.masked_fill(absent, -1), missing, value=-1))
+    indices = torch.nn.functional.pad(indices.masked_fill(best == 0, -1), missing, value=-1)
+    return Links(torch.nn.functional.pad(best, missing), indices)
 
 
 class _Pool:

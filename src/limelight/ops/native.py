@@ -5,21 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from limelight.ops.kernels import eager, kernels, missing, transform
 from limelight.ops.problem import Problem
 
-try:
-    from limelight.ops import native_op
-except ImportError:  # the package works without its kernels, on its PyTorch form
+if kernels is None:
     native_op = None
+else:
+    from limelight.ops import native_op
 
 _KINDS = (torch.float32, torch.bfloat16, torch.float16)
-
-
-def missing() -> str | None:
-    """Why the kernels are not there at all, or None."""
-    if native_op is None:
-        return "the C++ kernels were not built (no C++ compiler was found at install time)"
-    return None
 
 
 def obstacle(problem: Problem) -> str | None:
@@ -31,7 +25,7 @@ def obstacle(problem: Problem) -> str | None:
         return f"the kernels run on the CPU, the tensors are on {query.device}"
     if query.dtype not in _KINDS:
         return f"the kernels take float32, bfloat16 and float16, the tensors are {query.dtype}"
-    return native_op.transform()
+    return transform()
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
@@ -56,6 +50,6 @@ def quick(
     torch watches and everything about it is plain, the kernel's own check is enough. Otherwise
     None.
     """
-    if native_op is None or not native_op.eager():
+    if kernels is None or not eager():
         return None
-    return native_op.quick(query, key, value, program, scale, torch.is_grad_enabled())
+    return kernels.quick(query, key, value, program, scale, torch.is_grad_enabled())

@@ -16,15 +16,13 @@ import torch
 from torch import Tensor
 
 from limelight import _kernels
+from limelight.ops.kernels import dense_last, eager, outputs
 from limelight.shapes import UnavailableError
 
 _COMMON = (
     "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor[] tables, "
     "int[] program, float scale, float softcap, float dropout, int seed"
 )
-_C: Any = torch._C  # pyright: ignore[reportPrivateUsage]
-_forward_ad: Any = torch.autograd.forward_ad
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 _library = torch.library.Library("limelight", "DEF")
 _library.define(f"attend({_COMMON}) -> (Tensor out, Tensor lse)")
@@ -32,25 +30,6 @@ _library.define(
     f"attend_backward({_COMMON}, Tensor out, Tensor lse, Tensor grad_out, Tensor? grad_lse, "
     "bool[] wanted) -> (Tensor query, Tensor key, Tensor value, Tensor bias, Tensor slopes)"
 )
-
-
-def outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the output and the log-sum-exp.
-
-    Where the query is a `b i h d` projection seen as `b h i d`, the output is laid out alike, so
-    that joining the heads before the output projection copies nothing.
-    """
-    b, h, i, _ = query.shape
-    e = value.shape[3]
-    lse = query.new_empty((b, h, i), dtype=torch.float32)
-    if query.stride(1) < query.stride(2):
-        return query.new_empty((b, i, h, e)).transpose(1, 2), lse
-    return query.new_empty((b, h, i, e)), lse
-
-
-def dense_last(tensor: Tensor) -> Tensor:
-    """The tensor itself if its last axis is dense, as the kernels want it, else a copy that is."""
-    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
 def forward(
@@ -184,35 +163,6 @@ class Eager(torch.autograd.Function):
         return (*_five(ctx, op, *grads), *[None] * (1 + len(ctx.rest)))
 
 
-def eager(*tensors: Tensor | None) -> bool:
-    """Whether a call is plain: no compiler, tracer, transform, mode, autocast or subclass.
-
-    Without tensors: whether the moment is plain.
-    """
-    return (
-        not torch.compiler.is_compiling()
-        and all(one is None or type(one) in _PLAIN for one in tensors)
-        and not torch.is_autocast_enabled("cpu")
-        and _C._get_tracing_state() is None
-        and _C._len_torch_dispatch_stack() == 0
-        and _C._len_torch_function_stack() == 0
-        and _C._functorch.peek_interpreter_stack() is None
-        and _forward_ad._current_level < 0
-    )
-
-
-def transform() -> str | None:
-    """The transform of torch that is at work and has no rule for the kernels, or None."""
-    if torch.compiler.is_compiling():
-        return None
-    if _forward_ad._current_level >= 0:
-        return "the kernels have no forward-mode derivative"
-    stack = _C._functorch.get_interpreter_stack() or ()
-    if any(one.key() != _C._functorch.TransformType.Vmap for one in stack):
-        return "the kernels take no transform of torch.func but vmap"
-    return None
-
-
 # --- vmap -----------------------------------------------------------------------------------------
 
 
@@ -259,6 +209,3 @@ def attend(*call: Any) -> tuple[Tensor, Tensor]:
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors):
         return Eager.apply(*call)
     return forward(*call)
-
-
-quick = _kernels.quick

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-try:
-    from limelight._kernels import few_rows
-except ImportError:  # the package works without its kernels
-    few_rows = None
+from limelight.ops.kernels import eager, kernels
 
 FEW = 8
 """Rows up to which reading the matrix, not arithmetic, takes the time."""
@@ -26,18 +23,19 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> project(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]))
     tensor([[11., 17.]])
     """
-    if few_rows is None or not _serves(x, weight, bias):
+    if kernels is None or not _serves(x, weight, bias):
         return F.linear(x, weight, bias)
     outputs, channels = weight.shape
     out = x.new_empty((*x.shape[:-1], outputs))
-    few_rows(x.contiguous(), weight, bias, out, x.numel() // channels, outputs, channels)
+    kernels.few_rows(x.contiguous(), weight, bias, out, x.numel() // channels, outputs, channels)
     return out
 
 
 def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernel takes this call: a few rows of float32 on the CPU, and no gradient."""
     return (
-        x.numel() <= FEW * x.shape[-1]
+        eager(x, weight, bias)
+        and x.numel() <= FEW * x.shape[-1]
         and x.dtype is torch.float32
         and weight.dtype is torch.float32
         and weight.shape[1] == x.shape[-1] > 0
@@ -46,6 +44,4 @@ def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and weight.is_contiguous()
         and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
         and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled("cpu")
     )

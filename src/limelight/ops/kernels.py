@@ -1,0 +1,75 @@
+"""The C++ kernels, if they were built, and what a call of one needs.
+
+A kernel sees memory, nothing else: whoever calls one past torch's dispatcher asks `eager` first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    from limelight import _kernels as kernels
+except ImportError:  # the package works without its kernels, on its PyTorch form
+    kernels = None
+
+_C: Any = torch._C  # pyright: ignore[reportPrivateUsage]
+_forward_ad: Any = torch.autograd.forward_ad
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def missing() -> str | None:
+    """Why the kernels are not there at all, or None."""
+    if kernels is None:
+        return "the C++ kernels were not built (no C++ compiler was found at install time)"
+    return None
+
+
+def eager(*tensors: Tensor | None) -> bool:
+    """Whether a call is plain: no compiler, tracer, transform, mode, autocast or subclass.
+
+    Without tensors: whether the moment is plain.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and all(one is None or type(one) in _PLAIN for one in tensors)
+        and not torch.is_autocast_enabled("cpu")
+        and _C._get_tracing_state() is None
+        and _C._len_torch_dispatch_stack() == 0
+        and _C._len_torch_function_stack() == 0
+        and _C._functorch.peek_interpreter_stack() is None
+        and _forward_ad._current_level < 0
+    )
+
+
+def transform() -> str | None:
+    """The transform of torch that is at work and has no rule for the kernels, or None."""
+    if torch.compiler.is_compiling():
+        return None
+    if _forward_ad._current_level >= 0:
+        return "the kernels have no forward-mode derivative"
+    stack = _C._functorch.get_interpreter_stack() or ()
+    if any(one.key() != _C._functorch.TransformType.Vmap for one in stack):
+        return "the kernels take no transform of torch.func but vmap"
+    return None
+
+
+def outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the output and the log-sum-exp.
+
+    Where the query is a `b i h d` projection seen as `b h i d`, the output is laid out alike, so
+    that joining the heads before the output projection copies nothing.
+    """
+    b, h, i, _ = query.shape
+    e = value.shape[3]
+    lse = query.new_empty((b, h, i), dtype=torch.float32)
+    if query.stride(1) < query.stride(2):
+        return query.new_empty((b, i, h, e)).transpose(1, 2), lse
+    return query.new_empty((b, h, i, e)), lse
+
+
+def dense_last(tensor: Tensor) -> Tensor:
+    """The tensor itself if its last axis is dense, as the kernels want it, else a copy that is."""
+    return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
