@@ -27,7 +27,6 @@ struct MaskNode;
 struct Mask {
   const MaskNode* nodes = nullptr;
   int64_t count = 0;
-  int64_t i = 0, j = 0;  // queries and keys of the whole call
 
   explicit operator bool() const { return count != 0; }
 };
@@ -122,26 +121,27 @@ struct Bend {
   int64_t rows = 0, width = 0;
 };
 
-// y = x·Wᵀ + bias for a few rows; float32, contiguous but for x, whose rows are `x_stride` apart.
+// y = x·Wᵀ + bias for a few rows; float32, contiguous.
 struct FewRows {
-  const float* x = nullptr;
+  const float* x = nullptr;       // rows channels
   const float* weight = nullptr;  // outputs channels
   const float* bias = nullptr;    // outputs, or none
   float* out = nullptr;           // rows outputs
-  int64_t rows = 0, outputs = 0, channels = 0, x_stride = 0;
+  int64_t rows = 0, outputs = 0, channels = 0;
 };
 
-// One build of the kernels for one instruction set. Every entry returns false if it was interrupted.
+// One build of the kernels for one instruction set. Entries that return bool return false if
+// they were interrupted.
 struct Kernels {
   const char* isa;
   bool (*forward)(const Forward&);
-  bool (*decode)(const Forward&);
   bool (*backward)(const Backward&);
   bool (*look)(const Look&);
   bool (*bend)(const Bend&);
   bool (*few_rows)(const FewRows&);
-  double (*multiply_add)(int threads);
-  void (*read_memory)(int threads, const float* from, int64_t floats);
+  // The two ceilings of the machine: `operations` gets how many were done, in multiply-adds counted as two.
+  bool (*multiply_add)(int threads, double& operations);
+  bool (*read_memory)(int threads, const float* from, int64_t floats);
 };
 
 }  // namespace limelight

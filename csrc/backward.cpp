@@ -15,19 +15,13 @@
 
 #include "backward_block.h"
 #include "kernels.h"
+#include "segments.h"
 #include "threads.h"
 
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
 constexpr int64_t kLeastCut = 32;  // documents shorter than this share tiles
-
-const MaskNode* outer_documents(const MaskNode* node) {
-  if (node->rule == Rule::documents) return node;
-  if (node->rule != Rule::both) return nullptr;
-  const MaskNode* found = outer_documents(node->first);
-  return found ? found : outer_documents(node->second);
-}
 
 // Where tiles begin along an axis, and its end: pieces of at most `most`, that respect documents.
 std::vector<int64_t> cuts(int64_t size, int64_t most, const int64_t* starts, int64_t count) {
@@ -55,7 +49,7 @@ struct Plan {
   int64_t chains_b, chains_g;
 
   explicit Plan(const Backward& call) : p(call.problem) {
-    const MaskNode* split = p.mask ? outer_documents(p.mask.nodes) : nullptr;
+    const MaskNode* split = outer_documents(p.mask);
     const int64_t count = split ? split->count : 0;
     rows = cuts(p.i(), kTileQueries, split ? split->table : nullptr, count);
     keys = cuts(p.j(), kTileKeys, split ? split->table + count + 1 : nullptr, count);
@@ -158,7 +152,7 @@ void Gradients::prepare(int64_t b, int64_t h, Range rows) const {
       for (; c + W <= p_.e(); c += W) sum += load(out + c) * load(grad + c);
       if (c < p_.e()) sum += load_part(out + c, p_.e() - c) * load_part(grad + c, p_.e() - c);
       const float lse = call_.lse[head + i];
-      terms_.minus_lse[head + i] = lse == -__builtin_inff() ? lse : -lse * static_cast<float>(kLog2E);
+      terms_.minus_lse[head + i] = lse == kNever ? lse : -lse * static_cast<float>(kLog2E);
       terms_.minus_delta[head + i] = (call_.grad_lse ? call_.grad_lse[head + i] : 0.0f) - sum_of(sum);
       if (terms_.grad_sums) terms_.grad_sums[head + i] = 0;
       float* query = grad_query_.row(b, h, i);

@@ -231,10 +231,6 @@ inline void KeyBlock::plain(const Panel& panel, const float* minus_lse, const fl
   }
 }
 
-LIMELIGHT_INLINE vf distance(int64_t position, int64_t j) {
-  return absolute(__builtin_convertvector(splat_i(static_cast<int32_t>(j - position)) + lanes(), vf));
-}
-
 // P and dS of a panel with everything that can happen to a score on its way.
 inline void KeyBlock::shaped(const Panel& panel, int64_t h, int64_t i0, const float* minus_lse,
                              const float* minus_delta) {
@@ -296,8 +292,8 @@ inline double KeyBlock::slope_of(const Panel& panel, int64_t i0) const {
   const float* scores = grad_scores_ + panel.index * kTileQueries * NR;
   double sum = 0;
   for (int64_t r = panel.rows.low; r < panel.rows.high; ++r) {
-    const vf low = load(scores + r * NR) * distance(i0 + r + shift, j0);
-    const vf high = load(scores + r * NR + W) * distance(i0 + r + shift, j0 + W);
+    const vf low = load(scores + r * NR) * distances(i0 + r + shift - j0);
+    const vf high = load(scores + r * NR + W) * distances(i0 + r + shift - j0 - W);
     sum -= sum_of(low + high);
   }
   return sum;

@@ -15,30 +15,32 @@ bool interrupted_by_signal() {
   return PyErr_CheckSignals() != 0;  // the exception stays set and is raised below
 }
 
+// One entry of the chosen build, without the GIL; an interrupt is raised as what Python set.
+template <class... Taken, class... Given>
+void run(bool (*Kernels::*entry)(Taken...), Given&&... given) {
+  bool finished;
+  {
+    nb::gil_scoped_release free;
+    finished = (chosen().*entry)(given...);
+  }
+  if (!finished) throw nb::python_error();
+}
+
 void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
              nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
              nb::handle lse) {
   Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
   const Problem& p = made.problem;
-  Forward task{p, dense_view(out, "out"), floats_of(lse, "lse", p.b() * p.h() * p.i())};
-  const int64_t expected[4] = {p.b(), p.h(), p.i(), p.e()};
-  for (int axis = 0; axis < 4; ++axis)
-    if (task.out.size[axis] != expected[axis]) refuse("out must be b h i e");
-  bool finished;
-  {
-    nb::gil_scoped_release free;
-    const Kernels& kernels = chosen();
-    finished = kernels.forward(task);
-  }
-  if (!finished) throw nb::python_error();
+  const Forward task{p, shaped_view(out, "out", p.query, p.e()), floats_of(lse, "lse", p.b() * p.h() * p.i())};
+  run(&Kernels::forward, task);
 }
 
 // Whether a tensor is a plain one on the CPU, of a type that the kernels take, with a dense last axis, and
-// (if `tracked`) without a gradient; then `view` is of it.
-bool plain_view(nb::handle tensor, bool tracked, View& view) {
+// (if `refuse_gradients`) without one; then `view` is of it.
+bool plain_view(nb::handle tensor, bool refuse_gradients, View& view) {
   const Names& n = names();
   if (!tensor.type().is(n.tensor) && !tensor.type().is(n.parameter)) return false;
-  if (tracked && get(tensor, n.requires_grad).is(Py_True)) return false;
+  if (refuse_gradients && get(tensor, n.requires_grad).is(Py_True)) return false;
   if (!get(tensor, n.is_cpu).is(Py_True)) return false;
   const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape);
   if (!dtype.is(n.f32) && !dtype.is(n.bf16) && !dtype.is(n.f16)) return false;
@@ -49,10 +51,12 @@ bool plain_view(nb::handle tensor, bool tracked, View& view) {
 
 // The output of a call without bias or dropout, and with no mask or one without tables, on plain tensors; or
 // None where anything is out of the ordinary: the long way then serves the call, or says what is wrong with it.
-nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle program, nb::handle scale, bool tracked) {
+nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle program, nb::handle scale,
+                 bool refuse_gradients) {
   Forward task;
   Problem& p = task.problem;
-  if (!plain_view(q, tracked, p.query) || !plain_view(k, tracked, p.key) || !plain_view(v, tracked, p.value))
+  if (!plain_view(q, refuse_gradients, p.query) || !plain_view(k, refuse_gradients, p.key) ||
+      !plain_view(v, refuse_gradients, p.value))
     return nb::none();
   const int64_t *query = p.query.size, *key = p.key.size, *value = p.value.size;
   const bool fits = query[0] == key[0] && key[0] == value[0] && key[1] == value[1] && key[2] == value[2] &&
@@ -75,12 +79,7 @@ nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle program, n
   const int64_t extent[4] = {p.b(), p.h(), p.i(), p.j()};
   const MaskProgram mask(program_of(program), {}, extent);
   p.mask = mask.mask();
-  bool finished;
-  {
-    nb::gil_scoped_release free;
-    finished = chosen().forward(task);
-  }
-  if (!finished) throw nb::python_error();
+  run(&Kernels::forward, task);
   return out;
 }
 
@@ -109,12 +108,7 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::han
     if (!p.slopes) refuse("grad_slopes without slopes");
     task.grad_slopes = floats_of(grad_slopes, "grad_slopes", p.h());
   }
-  bool finished;
-  {
-    nb::gil_scoped_release free;
-    finished = chosen().backward(task);
-  }
-  if (!finished) throw nb::python_error();
+  run(&Kernels::backward, task);
 }
 
 // A lens's asks by name: Notes and Survey with every tensor checked.
@@ -175,12 +169,7 @@ void look(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle 
   task.forward = {p, shaped_view(out, "out", p.query, p.e()), floats_of(lse, "lse", rows)};
   task.notes = notes_of({notes}, p);
   if (!survey.is_none() && p.j() > 0) task.survey = survey_of({nb::cast<nb::dict>(survey)}, p);
-  bool finished;
-  {
-    nb::gil_scoped_release free;
-    finished = chosen().look(task);
-  }
-  if (!finished) throw nb::python_error();
+  run(&Kernels::look, task);
 }
 
 void bend(const std::string& curve, nb::handle x, nb::handle grad, nb::handle out, int64_t rows, int64_t width) {
@@ -199,37 +188,32 @@ void bend(const std::string& curve, nb::handle x, nb::handle grad, nb::handle ou
   task.x = floats_of(x, "x", large);
   if (!grad.is_none()) task.grad = floats_of(grad, "grad", small);
   task.out = floats_of(out, "out", task.grad ? large : small);
-  bool finished;
-  {
-    nb::gil_scoped_release free;
-    finished = chosen().bend(task);
-  }
-  if (!finished) throw nb::python_error();
+  run(&Kernels::bend, task);
 }
 
 void few_rows(nb::handle x, nb::handle weight, nb::handle bias, nb::handle out, int64_t rows, int64_t outputs,
               int64_t channels) {
   FewRows task;
-  task.rows = rows, task.outputs = outputs, task.channels = channels, task.x_stride = channels;
+  task.rows = rows, task.outputs = outputs, task.channels = channels;
   if (rows * outputs == 0) return;
   task.x = floats_of(x, "x", rows * channels);
   task.weight = floats_of(weight, "weight", outputs * channels);
   if (!bias.is_none()) task.bias = floats_of(bias, "bias", outputs);
   task.out = floats_of(out, "out", rows * outputs);
-  bool finished;
-  {
-    nb::gil_scoped_release free;
-    finished = chosen().few_rows(task);
-  }
-  if (!finished) throw nb::python_error();
+  run(&Kernels::few_rows, task);
 }
 
 void read_memory(nb::handle tensor, int threads) {
   const float* from = static_cast<const float*>(address(tensor));
   const nb::object bytes = tensor.attr("nbytes");
   const int64_t floats = whole(bytes.ptr()) / static_cast<int64_t>(sizeof(float));
-  nb::gil_scoped_release free;
-  chosen().read_memory(threads, from, floats);
+  run(&Kernels::read_memory, threads, from, floats);
+}
+
+double multiply_add(int threads) {
+  double operations = 0;
+  run(&Kernels::multiply_add, threads, operations);
+  return operations;
 }
 
 }  // namespace
@@ -237,7 +221,7 @@ void read_memory(nb::handle tensor, int threads) {
 
 NB_MODULE(_kernels, m) {
   using namespace limelight;
-  m.attr("__doc__") = "The C++ kernels of Limelight. limelight.ops.native is their only caller.";
+  m.attr("__doc__") = "The C++ kernels of Limelight. Their callers are in limelight.ops.";
   m.def("isa", [] { return std::string(chosen().isa); }, "The instruction set of the build in use.");
   m.def(
       "runnable",
@@ -248,13 +232,13 @@ NB_MODULE(_kernels, m) {
       },
       "The builds that this CPU can run, the best first.");
   m.def("threads", &thread_limit, "How many threads the next call may use.");
-  m.def(
-      "multiply_add", [](int threads) { return chosen().multiply_add(threads); }, nb::arg("threads"),
-      "Fused multiply-adds in registers for some milliseconds: how many operations, two each, were done.");
+  m.def("multiply_add", &multiply_add, nb::arg("threads"),
+        "Fused multiply-adds in registers for some milliseconds: how many operations, two each, were done.");
   m.def("read_memory", &read_memory, nb::arg("tensor"), nb::arg("threads"),
         "Reads a contiguous tensor and does nothing with it: what memory can give at most.");
   m.def("quick", &quick, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("program"),
-        nb::arg("scale").none(), nb::arg("tracked"), "The output of a plain call, or None if it is not one.");
+        nb::arg("scale").none(), nb::arg("refuse_gradients"),
+        "The output of a plain call, or None if it is not one.");
   m.def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), "Writes out and lse.");

@@ -29,16 +29,15 @@ LIMELIGHT_INLINE void dot_pair(const FewRows& call, const float* x, const float*
     for (int u = 0; u < kTurns; ++u) {
       const vf a = load(first + c + u * W), b = load(second + c + u * W);
       for (int r = 0; r < Rows; ++r) {
-        const vf from = load(x + r * call.x_stride + c + u * W);
+        const vf from = load(x + r * call.channels + c + u * W);
         sum[u][r][0] += from * a, sum[u][r][1] += from * b;
       }
     }
   for (; c < channels; c += W) {
     const int64_t left = channels - c;
-    const auto some = [&](const float* p) { return left < W ? load_part(p + c, left) : load(p + c); };
-    const vf a = some(first), b = some(second);
+    const vf a = load_some(first + c, left), b = load_some(second + c, left);
     for (int r = 0; r < Rows; ++r) {
-      const vf from = some(x + r * call.x_stride);
+      const vf from = load_some(x + r * call.channels + c, left);
       sum[0][r][0] += from * a, sum[0][r][1] += from * b;
     }
   }
@@ -52,7 +51,7 @@ LIMELIGHT_INLINE void dot_pair(const FewRows& call, const float* x, const float*
 // Outputs o … o + W − 1 (as many as there are) of `Rows` rows.
 template <int Rows>
 void some_outputs(const FewRows& call, int64_t row, int64_t o, int64_t count) {
-  const float* x = call.x + row * call.x_stride;
+  const float* x = call.x + row * call.channels;
   vf lanes[Rows * W];
   for (int64_t t = 0; t < W; t += kPair) {
     // Beyond the last output the last one is read again, and its sum dropped.
@@ -63,16 +62,9 @@ void some_outputs(const FewRows& call, int64_t row, int64_t o, int64_t count) {
   for (int r = 0; r < Rows; ++r) {
     vf sum[W];
     for (int u = 0; u < W; ++u) sum[u] = lanes[r * W + u];
-    transpose(sum);  // one transposition adds up the lanes of W outputs
-    vf total = sum[0];
-    for (int u = 1; u < W; ++u) total += sum[u];
-    float* out = call.out + (row + r) * call.outputs + o;
-    if (count == W) {
-      store(out, call.bias ? total + load(call.bias + o) : total);
-    } else {
-      if (call.bias) total += load_part(call.bias + o, count);
-      store_part(out, total, count);
-    }
+    vf total = sums_of(sum);
+    if (call.bias) total += load_some(call.bias + o, count);
+    store_some(call.out + (row + r) * call.outputs + o, total, count);
   }
 }
 

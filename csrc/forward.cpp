@@ -61,7 +61,7 @@ class Job {
     });
     for (int64_t r = 0; r < q.rows * plan_.padded_e; ++r) q.out[r] = 0;
     for (int64_t r = 0; r < q.rows; ++r) {
-      q.top[r] = -__builtin_inff(), q.sum[r] = 0;
+      q.top[r] = kNever, q.sum[r] = 0;
       if constexpr (Lens::active) lens_.start(q.h, q.i0 + r);
       if (harvest_) harvest_->start(q.h, q.i0 + r);
     }
@@ -80,7 +80,7 @@ class Job {
   }
 
   // The keys of a visit, from the first panel that is looked at: j0 + first … j0 + count.
-  struct Seen {
+  struct VisitedKeys {
     int64_t j0, first, count;
     bool masked;  // not every query may see every key
   };
@@ -109,7 +109,7 @@ class Job {
     }
   }
 
-  void attend(const QueryTile& q, KeyTile& key, int64_t skip, const Seen& seen) {
+  void attend(const QueryTile& q, KeyTile& key, int64_t skip, const VisitedKeys& seen) {
     if (!key.key) pack(key);
     const RightMatrix keys = in_panels(key.key + skip * plan_.d, plan_.d);
     float* weights = harvest_ ? keep_ : scores_;
@@ -164,12 +164,12 @@ class Job {
   // The short way from queries and keys to weights, for scores that want nothing but the exponential. False,
   // with nothing done, where it cannot serve: some row has no maximum yet, or one that these scores overtop so
   // far that their weights could overflow.
-  bool weigh_at_once(const QueryTile& q, RightMatrix keys, const Seen& seen, float* weights) {
+  bool weigh_at_once(const QueryTile& q, RightMatrix keys, const VisitedKeys& seen, float* weights) {
     if (seen.masked || seen.first > 0 || seen.count % NR || adjusts(p_)) return false;
     for (int64_t r = 0; r < q.rows; ++r)
-      if (q.top[r] == -__builtin_inff()) return false;
+      if (q.top[r] == kNever) return false;
     alignas(64) float sums[kTileRows * W] = {};
-    vf most = splat(-__builtin_inff());
+    vf most = splat(kNever);
     if constexpr (Lens::active) lens_.open(q.rows);
     product<Left::columns>(q.rows, seen.count, plan_.d, in_packed_blocks(q.query, plan_.d), keys,
                            AtOnce{q, seen.j0, weights, sums, &most, &lens_});
@@ -182,15 +182,15 @@ class Job {
     return true;
   }
 
-  void weigh_by_rows(const QueryTile& q, RightMatrix keys, const Seen& seen, float* weights) {
+  void weigh_by_rows(const QueryTile& q, RightMatrix keys, const VisitedKeys& seen, float* weights) {
     const int64_t count = seen.count;
     product<Left::columns>(q.rows, round_up(count, NR), plan_.d, in_packed_blocks(q.query, plan_.d), keys,
                            Set{weights, kScoreStride});
     for (int64_t r = 0; r < q.rows; ++r) {
       float* row = weights + r * kScoreStride;
       if (adjusts(p_)) adjust_row(p_, b_, q.h, q.i0 + r, seen.j0, count, row);
-      for (int64_t t = 0; t < seen.first; ++t) row[t] = -__builtin_inff();
-      for (int64_t t = count; t % NR; ++t) row[t] = -__builtin_inff();
+      for (int64_t t = 0; t < seen.first; ++t) row[t] = kNever;
+      for (int64_t t = count; t % NR; ++t) row[t] = kNever;
       if (seen.masked) {
         uint64_t words[kVisitKeys / kWordKeys];
         row_bits(*p_.mask.nodes, {b_, q.h, p_.i(), p_.j()}, q.i0 + r, seen.j0, count, words);
@@ -237,7 +237,7 @@ class Job {
       for (int64_t t = 0; t < plan_.padded_e; t += W) store(out + t, load(out + t) * shrink);
     }
     // While nothing was allowed the maximum is −inf, and −inf − −inf would be NaN.
-    const vf base = splat(top == -__builtin_inff() ? 0 : top);
+    const vf base = splat(top == kNever ? 0 : top);
     vf sum = vf{}, sum_odd = vf{};
     for (int64_t t = 0; t < count; t += NR) {
       vf pair[2] = {load(row + t) - base, load(row + t + W) - base};
@@ -251,7 +251,7 @@ class Job {
   }
 
   // The weights that dropout leaves, to scores_.
-  void drop(const QueryTile& q, const Seen& seen, const float* weights) {
+  void drop(const QueryTile& q, const VisitedKeys& seen, const float* weights) {
     for (int64_t r = 0; r < q.rows; ++r) {
       const uint32_t word = plan_.dropout.row(b_ * p_.h() + q.h, q.i0 + r);
       const int64_t row = r * kScoreStride;
@@ -274,8 +274,8 @@ class Job {
       with_type(out.dtype, [&](auto* type) {
         write_row(row, static_cast<decltype(type)>(out.data) + out.at(b_, q.h, q.i0 + r), plan_.e, factor);
       });
-      const float top = q.top[r], inf = __builtin_inff();
-      lse[r] = empty ? -inf : top == inf ? inf : top * static_cast<float>(kLn2) + __builtin_logf(q.sum[r]);
+      const float top = q.top[r];
+      lse[r] = empty ? kNever : top == kInfinity ? top : top * static_cast<float>(kLn2) + __builtin_logf(q.sum[r]);
     }
   }
 

@@ -28,7 +28,7 @@ class Harvest {
       : p_(p), s_(survey), b_(b), piece_(piece) {}
 
   void start(int64_t h, int64_t i) const {
-    if (s_.top) best(h, i).clear(0);
+    if (s_.top) best(h, i).clear();
   }
 
   void finish(int64_t h, int64_t i) const {
@@ -43,9 +43,8 @@ class Harvest {
       }
       float factor[kTileRows + W];  // from weights as they were made to final ones
       for (int64_t r = 0; r < kept.rows; r += W) {
-        const vf sum = load_part_or_all(kept.sum + r, kept.rows - r);
-        const vf rise =
-            load_part_or_all(kept.base + r, kept.rows - r) - load_part_or_all(kept.top + r, kept.rows - r);
+        const vf sum = load_some(kept.sum + r, kept.rows - r);
+        const vf rise = load_some(kept.base + r, kept.rows - r) - load_some(kept.top + r, kept.rows - r);
         store(factor + r, select(sum == 0.0f, vf{}, exp2(rise) / sum));
       }
       add(kept, factor);
@@ -75,10 +74,6 @@ class Harvest {
       }
     }
   };
-
-  static vf load_part_or_all(const float* from, int64_t count) {
-    return count >= W ? load(from) : load_part(from, count);
-  }
 
   // Runs of rows that lie in one row of cells go into the columns; a new row of cells empties them.
   void add(const Kept& kept, const float* factor) {

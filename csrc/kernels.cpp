@@ -8,6 +8,6 @@ namespace limelight::LIMELIGHT_ISA {
 
 extern const Kernels kernels;
 const Kernels kernels = {
-    LIMELIGHT_TEXT(LIMELIGHT_ISA), forward, decode, backward, look, bend, few_rows, multiply_add, read_memory};
+    LIMELIGHT_TEXT(LIMELIGHT_ISA), forward, backward, look, bend, few_rows, multiply_add, read_memory};
 
 }  // namespace limelight::LIMELIGHT_ISA

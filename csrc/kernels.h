@@ -13,7 +13,7 @@ bool look(const Look& call);          // forward.cpp
 bool bend(const Bend& call);          // pointwise.cpp
 bool few_rows(const FewRows& call);   // few_rows.cpp
 
-double multiply_add(int threads);                                  // measure.cpp
-void read_memory(int threads, const float* from, int64_t floats);  // measure.cpp
+bool multiply_add(int threads, double& operations);                // measure.cpp
+bool read_memory(int threads, const float* from, int64_t floats);  // measure.cpp
 
 }  // namespace limelight::LIMELIGHT_ISA

@@ -36,27 +36,26 @@ LIMELIGHT_INLINE uint32_t bits(vi v) {
 #endif
 }
 
-// The greatest values of a row and the keys they stand at, in no order until `sort`. Values must exceed the
-// one the list was cleared with.
+// The greatest values of a row and the keys they stand at, in no order until `sort`. A value of 0 is none.
 struct Best {
   float* value;
   int64_t* key;
   int64_t count;
 
-  void clear(float least) const {
-    for (int64_t t = 0; t < count; ++t) value[t] = least, key[t] = -1;
+  void clear() const {
+    for (int64_t t = 0; t < count; ++t) value[t] = 0, key[t] = -1;
   }
 
   // What a value must exceed to be taken: the least one that is held.
   float bar() const {
-    vf least = splat(__builtin_inff());
+    vf least = splat(kInfinity);
     for (int64_t t = 0; t < count; t += W) least = smaller_of(held(t), least);
     return min_of(least);
   }
 
   // Takes the place of the least one; `least` is the bar. Gives the new bar.
   float put(float x, int64_t at, float least) const {
-    vf rest = splat(__builtin_inff());
+    vf rest = splat(kInfinity);
     int64_t place = -1;
     for (int64_t t = 0; t < count; t += W) {
       vf here = held(t);
@@ -88,8 +87,10 @@ struct Best {
     for (int64_t t = 0; t < count; ++t) value[t] *= factor;
   }
 
-  // Greatest first, and of equal ones the first key first.
+  // Greatest first, and of equal ones the first key first; what was scaled down to nothing has no key.
   void sort() const {
+    for (int64_t t = 0; t < count; ++t)
+      if (value[t] == 0) key[t] = -1;
     for (int64_t t = 1; t < count; ++t) {
       const float x = value[t];
       const int64_t at = key[t];
@@ -118,8 +119,7 @@ struct Best {
 
   vf held(int64_t t) const {
     if (t + W <= count) return load(value + t);
-    return select(lanes() < static_cast<int32_t>(count - t), load_part(value + t, count - t),
-                  splat(__builtin_inff()));
+    return select(lanes() < static_cast<int32_t>(count - t), load_part(value + t, count - t), splat(kInfinity));
   }
   static vf smaller_of(vf a, vf b) { return -larger(-a, -b); }
   static float min_of(vf v) { return -max_of(-v); }
@@ -159,8 +159,8 @@ class Watch {
 
   void start(int64_t h, int64_t i) const {
     const int64_t at = place(h, i);
-    if (n_.top) best(at).clear(0);
-    if (n_.max_score) n_.max_score[at] = -__builtin_inff();
+    if (n_.top) best(at).clear();
+    if (n_.max_score) n_.max_score[at] = kNever;
     if (n_.entropy) n_.entropy[at] = 0;
     if (n_.distance) n_.distance[at] = 0;
     if (n_.band) n_.band[at] = 0;
@@ -198,7 +198,7 @@ class Watch {
   // the two nothing may call a function: that would push the whole block out of the registers.
   void open(int64_t rows) {
     for (int64_t t = 0; t < rows * W; t += W) {
-      store(most_ + t, splat(-__builtin_inff()));
+      store(most_ + t, splat(kNever));
       store(spread_ + t, vf{});
       store(reach_ + t, vf{});
     }
@@ -213,9 +213,8 @@ class Watch {
       store(spread, load(spread) + weight[0] * larger(rise[0], least) + weight[1] * larger(rise[1], least));
     }
     if (n_.distance) {
-      const vf first =
-          splat(static_cast<float>(i + p_.position_shift() - j)) - __builtin_convertvector(lanes(), vf);
-      store(reach, load(reach) + weight[0] * absolute(first) + weight[1] * absolute(first - float(W)));
+      const int64_t away = i + p_.position_shift() - j;
+      store(reach, load(reach) + weight[0] * distances(away) + weight[1] * distances(away - W));
     }
   }
 
@@ -266,20 +265,15 @@ class Watch {
 
   // Σ weight · (score − top)
   float spread(const Row& row, float top) const {
-    const vf base = splat(top == -__builtin_inff() ? 0 : top), least = splat(kLeast);
+    const vf base = splat(top == kNever ? 0 : top), least = splat(kLeast);
     return total(row.count,
                  [&](int64_t t) { return load(row.data + t) * larger(load(scores_ + t) - base, least); });
   }
 
   // Σ weight · |p_i − j|
   float reach(const Row& row) const {
-    // |p_i − j| = |(p_i − j0 − lane) − t|; t stays within a tile, so its float
-    // is exact
-    const float away = static_cast<float>(row.i + p_.position_shift() - row.j0);
-    const vf first = splat(away) - __builtin_convertvector(lanes(), vf);
-    return total(row.count, [&](int64_t t) {
-      return load(row.data + t) * absolute(first - static_cast<float>(static_cast<int32_t>(t)));
-    });
+    const int64_t away = row.i + p_.position_shift() - row.j0;
+    return total(row.count, [&](int64_t t) { return load(row.data + t) * distances(away - t); });
   }
 
   // Σ weight over |p_i − j| ≤ band

@@ -1,4 +1,4 @@
-// Which keys a query may see: the rules of ops/masks.py, asked of tiles and of rows.
+// Which keys a query may see: the rules of ops/mask_rules.py, asked of tiles and of rows.
 //
 // A tile is none, all, or some; only tiles of the last kind cost work for each element. A rule under
 // "documents" is asked in the document's own coordinates, hence the Extent beside every question.
@@ -22,9 +22,6 @@ struct Extent {
 
 inline constexpr int64_t kWordKeys = 64;
 inline constexpr int64_t kMaxWords = 32;  // widest tile of row_bits: 2048 keys
-
-LIMELIGHT_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-LIMELIGHT_INLINE int64_t greater(int64_t a, int64_t b) { return a > b ? a : b; }
 
 LIMELIGHT_INLINE int64_t shift_of(const MaskNode& m, const Extent& x) {
   return m.rule == Rule::band && !m.aligned ? m.shift : x.j - x.i;
@@ -55,7 +52,10 @@ inline Range key_range(const MaskNode& m, const Extent& x, int64_t i0, int64_t i
       const int64_t s = shift_of(m, x);
       return {greater(0, i0 + s + m.low), smaller(x.j, i1 - 1 + s + m.high + 1)};
     }
-    case Rule::span: return span_of(m, x);
+    case Rule::span: {
+      const Range real = span_of(m, x);
+      return {greater(0, real.low), smaller(x.j, real.high)};
+    }
     case Rule::documents: {
       const int64_t *rows = m.table, *keys = m.table + m.count + 1;
       const int64_t t = document_at(rows, m.count, i0), u = document_at(rows, m.count, i1 - 1);
@@ -153,7 +153,7 @@ inline Cover cover_bytes(const uint8_t* from, int64_t rows, int64_t columns, int
   return cover_of(any, every);
 }
 
-// The layout of one head, and the first block of a tile.
+// The layout of one head.
 LIMELIGHT_INLINE const uint8_t* blocks_of(const MaskNode& m, int64_t h) {
   return m.bytes + (m.size[0] == 1 ? 0 : h) * m.size[1] * m.size[2];
 }
@@ -325,7 +325,7 @@ inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, 
 // scores[t] = −inf where bit t is 0. `scores` is readable and writable up to the next multiple of W.
 LIMELIGHT_INLINE void forbid(float* scores, const uint64_t* words, int64_t count) {
   const vi lane = splat_i(1) << lanes();
-  const vf never = splat(-__builtin_inff());
+  const vf never = splat(kNever);
   for (int64_t t = 0; t < count; t += W) {
     const uint64_t word = words[t / kWordKeys] >> (t % kWordKeys);
     const int32_t here = static_cast<int32_t>(word & ((1ull << W) - 1));

@@ -1,4 +1,4 @@
-// A mask rule as the kernels read it (the numbers of the rules are those of ops/masks.py).
+// A mask rule as the kernels read it (the numbers of the rules are those of ops/mask.py).
 #pragma once
 
 #include <cstdint>

@@ -117,8 +117,7 @@ struct MaskProgram::Reader {
 };
 
 MaskProgram::MaskProgram(const std::vector<int64_t>& program, const std::vector<MaskTable>& tables,
-                         const int64_t (&call)[4])
-    : i_(call[2]), j_(call[3]) {
+                         const int64_t (&call)[4]) {
   if (program.empty()) return;
   nodes_.reserve(program.size());  // a node takes at least one number
   Reader reader{program, tables, call, nodes_};
@@ -128,6 +127,6 @@ MaskProgram::MaskProgram(const std::vector<int64_t>& program, const std::vector<
 
 MaskProgram::~MaskProgram() = default;
 
-Mask MaskProgram::mask() const { return {nodes_.data(), static_cast<int64_t>(nodes_.size()), i_, j_}; }
+Mask MaskProgram::mask() const { return {nodes_.data(), static_cast<int64_t>(nodes_.size())}; }
 
 }  // namespace limelight

@@ -1,4 +1,4 @@
-// From the program that ops/masks.py writes to the nodes that mask.h reads.
+// From the program that ops/mask_rules.py writes to the nodes that mask.h reads.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,6 @@ class MaskProgram {
  private:
   struct Reader;
   std::vector<MaskNode> nodes_;
-  int64_t i_, j_;
 };
 
 }  // namespace limelight

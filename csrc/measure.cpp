@@ -36,17 +36,17 @@ float read_all(const float* from, int64_t count) {
 
 }  // namespace
 
-double multiply_add(int threads) {
+bool multiply_add(int threads, double& operations) {
   constexpr int64_t kRounds = 100'000, kPieces = 16;  // small pieces even out threads of different speed
   volatile float sink = 0;
-  parallel(threads * kPieces, threads, [&](int64_t, int) { sink = chains(kRounds); });
-  return static_cast<double>(threads * kPieces * kRounds) * 12 * W * 2;
+  operations = static_cast<double>(threads * kPieces * kRounds) * 12 * W * 2;
+  return parallel(threads * kPieces, threads, [&](int64_t, int) { sink = chains(kRounds); });
 }
 
-void read_memory(int threads, const float* from, int64_t floats) {
+bool read_memory(int threads, const float* from, int64_t floats) {
   constexpr int64_t kPiece = 250'000;  // floats: pieces even out threads of different speed
   volatile float sink = 0;
-  parallel((floats + kPiece - 1) / kPiece, threads, [&](int64_t t, int) {
+  return parallel((floats + kPiece - 1) / kPiece, threads, [&](int64_t t, int) {
     const int64_t left = floats - t * kPiece;
     sink = read_all(from + t * kPiece, left < kPiece ? left : kPiece);
   });

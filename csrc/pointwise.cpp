@@ -60,15 +60,6 @@ LIMELIGHT_INLINE void vectors(int64_t count, const Body& body) {
   if (at < count) body(at, static_cast<int>(count - at));
 }
 
-LIMELIGHT_INLINE vf load_some(const float* from, int lanes) {
-  if (lanes == W) return load(from);
-  float all[W] = {};
-  std::memcpy(all, from, sizeof(float) * lanes);
-  return load(all);
-}
-
-LIMELIGHT_INLINE void store_some(float* to, vf v, int lanes) { std::memcpy(to, &v, sizeof(float) * lanes); }
-
 template <class Curve>
 bool bend(const Bend& call, const Curve& curve) {
   const int64_t total = call.rows * call.width;

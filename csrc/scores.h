@@ -41,6 +41,11 @@ LIMELIGHT_INLINE void cap_row(const Problem& p, int64_t count, float* scores) {
   for (int64_t t = 0; t < count; t += W) store(scores + t, tanh(load(scores + t)) * cap);
 }
 
+// |away − lane|: how far W neighbouring keys are from a query, `away` being the first. Exact up to 2^24 tokens.
+LIMELIGHT_INLINE vf distances(int64_t away) {
+  return absolute(splat(static_cast<float>(away)) - __builtin_convertvector(lanes(), vf));
+}
+
 // Bias and slopes, for query i with keys j0 … j0 + count.
 inline void shift_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
                       float* scores) {
@@ -52,12 +57,8 @@ inline void shift_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t
   }
   if (p.slopes) {
     const float slope = static_cast<float>(p.slopes[h] * kLog2E);
-    const int64_t away = i + p.position_shift() - j0;  // exact in float up to 2^24 tokens
-    const vf step = __builtin_convertvector(lanes(), vf);
-    for (int64_t t = 0; t < count; t += W) {
-      const vf distance = absolute(splat(static_cast<float>(away - t)) - step);
-      store(scores + t, load(scores + t) - distance * slope);
-    }
+    const int64_t away = i + p.position_shift() - j0;
+    for (int64_t t = 0; t < count; t += W) store(scores + t, load(scores + t) - distances(away - t) * slope);
   }
 }
 

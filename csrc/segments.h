@@ -1,9 +1,15 @@
 // How the queries are cut into pieces of work.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 #include "attention.h"
 
 namespace limelight {
+
+// The documents that hold for a whole mask, at its root or as a side of an "and" there; or null.
+const MaskNode* outer_documents(const Mask& mask);
 
 struct Segment {
   int64_t begin, end;  // queries
@@ -14,20 +20,17 @@ struct Segment {
 class Segments {
  public:
   Segments(const Mask& mask, int64_t queries, int64_t rows);
-  ~Segments();
-  Segments(const Segments&) = delete;
-  Segments& operator=(const Segments&) = delete;
 
   int64_t count() const { return count_; }
   Segment operator[](int64_t t) const {
-    if (list_) return list_[t];
+    if (!list_.empty()) return list_[static_cast<size_t>(t)];
     const int64_t begin = t * rows_, end = begin + rows_;
     return {begin, end < queries_ ? end : queries_};
   }
 
  private:
   int64_t queries_, rows_, count_;
-  Segment* list_ = nullptr;
+  std::vector<Segment> list_;  // empty: all are equal
 };
 
 }  // namespace limelight

@@ -7,19 +7,13 @@
 #include <utility>
 
 #include "attention.h"
+#include "numbers.h"
 
 #if defined(__F16C__) || defined(__AVX512F__)
 #include <immintrin.h>
 #elif defined(__ARM_NEON)
 #include <arm_neon.h>
 #endif
-
-#ifndef LIMELIGHT_ISA
-#error "compile with -DLIMELIGHT_ISA=<name>: the namespace of this build"
-#endif
-
-#define LIMELIGHT_INLINE [[gnu::always_inline]] inline
-#define LIMELIGHT_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace limelight::LIMELIGHT_ISA {
 
@@ -81,15 +75,13 @@ LIMELIGHT_INLINE vf larger(vf a, vf b) { return a > b ? a : b; }
 #endif
 LIMELIGHT_INLINE vf absolute(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
-template <class V>
-LIMELIGHT_INLINE auto halves_sum(V v) {
+LIMELIGHT_INLINE float sum_of(vf v) {
   float total[W];
   std::memcpy(total, &v, sizeof v);
   for (int half = W / 2; half; half /= 2)
     for (int t = 0; t < half; ++t) total[t] += total[t + half];
   return total[0];
 }
-LIMELIGHT_INLINE float sum_of(vf v) { return halves_sum(v); }
 LIMELIGHT_INLINE float max_of(vf v) {
   float best[W];
   std::memcpy(best, &v, sizeof v);
@@ -212,6 +204,16 @@ LIMELIGHT_INLINE void store_part(T* p, vf v, int64_t count) {
   std::memcpy(p, lane, static_cast<size_t>(count) * sizeof(T));
 }
 
+// The first W elements, or as many as there are.
+template <class T>
+LIMELIGHT_INLINE vf load_some(const T* p, int64_t left) {
+  return left < W ? load_part(p, left) : load(p);
+}
+template <class T>
+LIMELIGHT_INLINE void store_some(T* p, vf v, int64_t left) {
+  left < W ? store_part(p, v, left) : store(p, v);
+}
+
 // Calls `body` with a null pointer of the type that `dtype` names: T* → the row readers and writers.
 template <class Body>
 LIMELIGHT_INLINE void with_type(Dtype dtype, Body&& body) {
@@ -228,13 +230,8 @@ LIMELIGHT_INLINE void read_row(const T* from, float* into, int64_t count, int64_
   int64_t t = 0;
   for (; t + W <= count; t += W) store(into + t, load(from + t) * factor);
   if (t < count) {
-    T lane[W] = {};
-    std::memcpy(lane, from + t, static_cast<size_t>(count - t) * sizeof(T));
-    float wide[W];
-    store(wide, load(lane) * factor);
-    const int64_t room = padded - t < W ? padded - t : W;
-    std::memcpy(into + t, wide, static_cast<size_t>(room) * sizeof(float));
-    t += room;
+    store_some(into + t, load_part(from + t, count - t) * factor, padded - t);
+    t += smaller(W, padded - t);
   }
   for (; t < padded; ++t) into[t] = 0;
 }
@@ -301,6 +298,14 @@ LIMELIGHT_INLINE void transpose(vf (&row)[W]) {
   }
   if constexpr (W >= 8) transpose_blocks<4, Mix::low_fours, Mix::high_fours>(row);
   if constexpr (W >= 16) transpose_blocks<8, Mix::low_eights, Mix::high_eights>(row);
+}
+
+// Lane r is the sum of row r.
+LIMELIGHT_INLINE vf sums_of(vf (&row)[W]) {
+  transpose(row);
+  vf total = row[0];
+  for (int r = 1; r < W; ++r) total += row[r];
+  return total;
 }
 
 }  // namespace limelight::LIMELIGHT_ISA

@@ -31,16 +31,15 @@ int64_t now() {
 
 struct Run {
   int64_t count;
-  Job job;
+  JobFunction job;
   void* context;
   int64_t last_look;
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
-  std::atomic<int> workers{0};
   std::atomic<bool> failed{false};
   std::exception_ptr failure;  // the first job's that threw
 
-  Run(int64_t jobs, Job one, void* data) : count(jobs), job(one), context(data), last_look(now()) {}
+  Run(int64_t jobs, JobFunction one, void* data) : count(jobs), job(one), context(data), last_look(now()) {}
 };
 
 struct Here {
@@ -176,7 +175,7 @@ int thread_limit() {
   return cores ? static_cast<int>(cores) : 1;
 }
 
-bool run_jobs(int64_t count, int threads, Job job, void* context) {
+bool run_jobs(int64_t count, int threads, JobFunction job, void* context) {
   Run run(count, job, context);
   if (threads > count) threads = static_cast<int>(count);
   const OpenMp& omp = openmp();

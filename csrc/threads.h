@@ -10,14 +10,14 @@
 
 namespace limelight {
 
-using Job = void (*)(void* context, int64_t job, int worker);
+using JobFunction = void (*)(void* context, int64_t job, int worker);
 
 // How many workers a call may have: what torch.set_num_threads says, else the number of cores.
 int thread_limit();
 
 // Runs jobs 0 … count−1 on at most `threads` workers, worker 0 being the caller. Jobs start in order.
 // False if the caller was interrupted; then some jobs have not run. What a job throws, the caller gets.
-bool run_jobs(int64_t count, int threads, Job job, void* context);
+bool run_jobs(int64_t count, int threads, JobFunction job, void* context);
 
 // Asked inside a job between tiles: true when the work should be left. Costs a few nanoseconds.
 bool interrupted();
@@ -26,7 +26,7 @@ bool interrupted();
 // second while it works. Null: never.
 void set_interrupt(bool (*asked)());
 
-// Memory of this thread, 64-byte aligned, kept for the next call. One block a thread: ask once a job.
+// Memory of this thread, aligned to a page, kept for the next call. One block a thread: ask once a job.
 float* scratch(size_t floats);
 
 // run_jobs with a callable (int64_t job, int worker).

@@ -14,8 +14,6 @@ namespace limelight::LIMELIGHT_ISA {
 
 enum class Left { rows, columns };
 
-LIMELIGHT_INLINE constexpr int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-
 // sum[r] += Σ_k a(r, k)·b[k], NR columns: the inner loop of every product.
 template <int R, Left L>
 LIMELIGHT_INLINE void accumulate(vf (&sum)[R][2], int64_t depth, const float* a, int64_t lda, const float* b,
@@ -82,9 +80,7 @@ struct RightMatrix {
 };
 
 LIMELIGHT_INLINE LeftMatrix in_rows(const float* a, int64_t lda) { return {a, lda, MR * lda}; }
-LIMELIGHT_INLINE LeftMatrix in_columns(const float* a, int64_t lda) { return {a, lda, MR}; }
 LIMELIGHT_INLINE LeftMatrix in_packed_blocks(const float* a, int64_t depth) { return {a, MR, MR * depth}; }
-LIMELIGHT_INLINE RightMatrix in_rows_of(const float* b, int64_t ldb) { return {b, ldb, NR}; }
 LIMELIGHT_INLINE RightMatrix in_panels(const float* b, int64_t depth) { return {b, NR, NR * depth}; }
 
 // A (rows × depth) · B (depth × columns), block by block to `finish`; `columns` is a multiple of NR.
@@ -148,9 +144,7 @@ void pack_panels(const T* from, int64_t stride, int64_t count, int64_t depth, fl
 
 // Rows of `from` times `factor` as blocks of MR rows, into[block][k][r]; rows after the last are 0.
 // This is A of S = Q·Kᵀ. Lines are written in whole vectors, each over the end of the one before it, so
-// `into` needs kBlockSpill floats of room after the last block.
-inline constexpr int kBlockSpill = static_cast<int>(round_up(MR, W)) - MR;
-
+// `into` needs room for W more floats after the last block.
 template <class T>
 void pack_blocks(const T* from, int64_t stride, int64_t count, int64_t depth, float factor, float* into) {
   for (int64_t first = 0; first < count; first += MR, into += MR * depth) {

@@ -1,4 +1,4 @@
-"""The C++ kernels; `limelight.ops.native_op` is their only caller."""
+"""The C++ kernels; their callers are in `limelight.ops`."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ def quick(
     value: Tensor,
     program: Sequence[int],
     scale: float | None,
-    tracked: bool,
+    refuse_gradients: bool,
 ) -> Tensor | None: ...
 def forward(
     query: Tensor,

@@ -400,3 +400,13 @@ def test_a_key_without_weight_is_no_link(impl):
     for links in (seen.top, seen.value_top):
         assert links.indices.tolist() == [[[[0, -1]]]]
         assert links.weights.tolist() == [[[[1.0, 0.0]]]]
+
+
+def test_a_link_that_fades_to_nothing_is_dropped():
+    """The first keys are strong until the last one comes, tiles later."""
+    k = torch.zeros(1, 1, 2000, 1)
+    k[..., -1, 0] = 300
+    _, seen = ll.attend(
+        torch.ones(1, 1, 40, 1), k, k, scale=1.0, lens=ll.Lens(top=3), impl="native"
+    )
+    assert (seen.top.indices == torch.tensor([1999, -1, -1])).all()

@@ -385,3 +385,10 @@ def test_a_damaged_program_is_refused_before_anything_is_read() -> None:
             _kernels.forward(
                 q, k, v, None, None, tables, program, 1.0, 0.0, 0.0, 0, out, lse
             )  # fmt: skip
+
+
+def test_an_output_of_another_type_is_refused_before_anything_is_written() -> None:
+    x = torch.randn(1, 2, 4, 8)
+    out, lse = torch.empty(1, 2, 4, 8, dtype=torch.bfloat16), torch.empty(1, 2, 4)
+    with pytest.raises(ValueError, match="out"):
+        _kernels.forward(x, x, x, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
