@@ -29,20 +29,51 @@ bool any_allowed(const Plan& plan, int64_t b, int64_t g, const Block& block) {
   return false;
 }
 
-// Cap, bias, slopes and mask of one row of scores, as far as the call has them.
+// Cap, bias, slopes and mask of one row of scores, as far as the call has them. Gives whether the mask forbids
+// any.
 template <int Lanes>
-void shape_row(const Plan& plan, const Place& at, const Block& block, float* scores) {
+bool shape_row(const Plan& plan, const Place& at, const Block& block, float* scores) {
   const Problem& p = plan.p;
+  bool masked = false;
   for (int64_t x = 0; x < Lanes; ++x) {
     const int64_t j0 = block.j0 + x * block.apart;
     float* row = scores + x * kSteps;
     if (adjusts(p)) adjust_row(p, at.b, at.h, at.i, j0, block.steps, row);
     for (int64_t t = block.steps; t % W; ++t) row[t] = kNever;
     if (cover_of_head(plan, at.b, at.h, j0, block.steps) == Cover::all) continue;
+    masked = true;
     uint64_t words[(kSteps + kWordKeys - 1) / kWordKeys];
     row_bits(p.mask.nodes[0], {at.b, at.h, p.i(), p.j()}, at.i, j0, block.steps, words);
     forbid(row, words, block.steps);
   }
+  return masked;
+}
+
+template <int Lanes, class T>
+bool holds_wild_values(const Plan& plan, const Block& block, const T* values) {
+  for (int64_t x = 0; x < Lanes; ++x)
+    for (int64_t t = 0; t < block.steps; ++t)
+      if (!finite_row(values + (block.j0 + x * block.apart + t) * plan.p.value.stride[2], plan.p.e())) return true;
+  return false;
+}
+
+// add_block over the allowed keys alone: forbidden ones have no weight, but 0 · ∞ and 0 · NaN are NaN.
+template <int Lanes, class T>
+void add_allowed(const Plan& plan, int64_t b, int64_t g, const Block& block, const T* values, const float* weights,
+                 float* sums) {
+  const Problem& p = plan.p;
+  for (int64_t r = 0; r < plan.rows; ++r)
+    for (int64_t x = 0; x < Lanes; ++x) {
+      const Place at = place(plan, b, g, r);
+      const int64_t j0 = block.j0 + x * block.apart;
+      uint64_t words[(kSteps + kWordKeys - 1) / kWordKeys];
+      row_bits(p.mask.nodes[0], {at.b, at.h, p.i(), p.j()}, at.i, j0, block.steps, words);
+      for (int64_t t = 0; t < block.steps; ++t) {
+        if (!bit(words, t)) continue;
+        const T* value[1] = {values + (j0 + t) * p.value.stride[2]};
+        add_rows<1, 1>(weights + r * kKeys + x * kSteps + t, value, p.e(), sums + r * plan.e, plan.e);
+      }
+    }
 }
 
 // What a job works in.
@@ -63,13 +94,18 @@ void visit(const Plan& plan, int64_t b, int64_t g, const Block& block, const Roo
   if (p.mask && !any_allowed<Lanes>(plan, b, g, block)) return;
   score_block<Lanes>(plan, block, static_cast<const T*>(p.key.data) + p.key.at(b, g, 0), room.queries, room.spread,
                      room.scores);
+  bool masked = false;
   for (int64_t r = 0; r < plan.rows; ++r) {
     const Place at = place(plan, b, g, r);
     float* row = room.scores + r * kKeys;
-    shape_row<Lanes>(plan, at, block, row);
+    masked |= shape_row<Lanes>(plan, at, block, row);
     weigh_row<Lanes>(plan, at, block, row, r, part);
   }
-  add_block<Lanes>(plan, block, static_cast<const T*>(p.value.data) + p.value.at(b, g, 0), room.scores, part.sum);
+  const T* values = static_cast<const T*>(p.value.data) + p.value.at(b, g, 0);
+  if (masked && holds_wild_values<Lanes>(plan, block, values))
+    add_allowed<Lanes>(plan, b, g, block, values, room.scores, part.sum);
+  else
+    add_block<Lanes>(plan, block, values, room.scores, part.sum);
 }
 
 template <class T>

@@ -36,7 +36,7 @@ class Job {
     const int64_t step = keys.high - keys.low <= plan_.pack_keys ? plan_.pack_keys : kTileKeys;
     for (int64_t j0 = keys.low; j0 < keys.high; j0 += step) {
       if (interrupted()) return;
-      KeyTile key{j0, smaller(step, keys.high - j0), nullptr, nullptr};
+      KeyTile key{j0, smaller(step, keys.high - j0), nullptr, nullptr, KeyTile::unknown};
       for (int64_t t = 0; t < tiles; ++t) visit(tile(t), key);
     }
     if (harvest_) harvest_->gather(kept_);
@@ -117,9 +117,38 @@ class Job {
     if (harvest_) keep(q, key.j0, skip, seen.count);
     const float* taken = weights;
     if (p_.dropout > 0) drop(q, seen, weights), taken = scores_;
+    if (seen.masked && holds_wild_values(key)) return add_allowed(q, key, skip, seen, taken);
     const RightMatrix values{key.value + (skip + seen.first) * NR, NR, column_panel(key.count)};
     product<Left::rows>(q.rows, plan_.padded_e, seen.count - seen.first, in_rows(taken + seen.first, kScoreStride),
                         values, Add{q.out, plan_.padded_e});
+  }
+
+  bool holds_wild_values(KeyTile& key) const {
+    if (key.values == KeyTile::unknown) {
+      key.values = KeyTile::finite;
+      for (int64_t c = 0; c < plan_.padded_e / NR; ++c)
+        if (!finite_row(key.value + c * column_panel(key.count), key.count * NR)) key.values = KeyTile::wild;
+    }
+    return key.values == KeyTile::wild;
+  }
+
+  // The product of weights and values over the allowed keys alone. Forbidden ones have no weight, but 0 · ∞ and
+  // 0 · NaN are NaN: among such values they would not be without influence.
+  void add_allowed(const QueryTile& q, const KeyTile& key, int64_t skip, const VisitedKeys& seen,
+                   const float* weights) const {
+    for (int64_t r = 0; r < q.rows; ++r) {
+      uint64_t words[kVisitKeys / kWordKeys];
+      row_bits(*p_.mask.nodes, {b_, q.h, p_.i(), p_.j()}, q.i0 + r, seen.j0, seen.count, words);
+      for (int64_t t = seen.first; t < seen.count; ++t) {
+        if (!bit(words, t)) continue;
+        const float weight = weights[r * kScoreStride + t];
+        for (int64_t c = 0; c < plan_.padded_e; c += W) {
+          const float* value = key.value + c / NR * column_panel(key.count) + (skip + t) * NR + c % NR;
+          float* out = q.out + r * plan_.padded_e + c;
+          store(out, load(out) + weight * load(value));
+        }
+      }
+    }
   }
 
   // What stands at keep_ stays there, with the maxima it was made with, until its rows are done.

@@ -72,6 +72,7 @@ struct KeyTile {
   int64_t j0, count;
   const float* key;    // packed panels
   const float* value;  // packed columns
+  enum { unknown, finite, wild } values;
 };
 
 }  // namespace limelight::LIMELIGHT_ISA

@@ -322,6 +322,8 @@ inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, 
   }
 }
 
+LIMELIGHT_INLINE bool bit(const uint64_t* words, int64_t t) { return words[t / kWordKeys] >> (t % kWordKeys) & 1; }
+
 // scores[t] = −inf where bit t is 0. `scores` is readable and writable up to the next multiple of W.
 LIMELIGHT_INLINE void forbid(float* scores, const uint64_t* words, int64_t count) {
   const vi lane = splat_i(1) << lanes();

@@ -244,6 +244,14 @@ LIMELIGHT_INLINE void write_row(const float* from, T* into, int64_t count, float
   if (t < count) store_part(into + t, load_part(from + t, count - t) * factor, count - t);
 }
 
+// Whether no number of a row is infinite or NaN.
+template <class T>
+LIMELIGHT_INLINE bool finite_row(const T* from, int64_t count) {
+  vf sum{};  // stays 0: only infinity and NaN times 0 are not 0
+  for (int64_t t = 0; t < count; t += W) sum += load_some(from + t, count - t) * 0.0f;
+  return sum_of(sum) == 0;
+}
+
 // --- transposing W × W in registers ------------------------------------------------------------------
 
 // How a vector is put together from the lanes of a (0 … W−1) and b (W … 2W−1). Lanes go in quarters of four,

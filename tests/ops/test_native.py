@@ -14,6 +14,7 @@ from torch.library import opcheck
 
 import limelight as ll
 from limelight.ops import native
+from limelight.ops.mask_rules import as_mask
 
 if native.missing():
     pytest.fail(f"these tests need the kernels: {native.missing()}", pytrace=False)
@@ -188,6 +189,36 @@ def test_nan_and_infinity_follow_the_reference(place: str, number: float) -> Non
     finite = expected.isfinite()
     assert torch.allclose(found[finite], expected[finite], atol=1e-5)
     assert torch.equal(found.isnan(), expected.isnan())
+
+
+@pytest.mark.parametrize("mask", ["causal", "window", "padding", "dense", "blocks"])
+@pytest.mark.parametrize("i", [1, 70])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_forbidden_values_have_no_influence(mask: str, i: int, number: float) -> None:
+    """Some queries may see the strange value and some may not, in tiles of every kind."""
+    q, k, v = tensors(i=i, j=900)
+    for j in (0, 33, 300, 600, 890, 899):
+        v[1, :, j, 5] = number
+    allowed = {
+        "causal": ll.causal(),
+        "window": ll.window(40, 3),
+        "padding": ll.padding([900, 310]),
+        "dense": torch.rand(i, 900, generator=torch.Generator().manual_seed(0)) < 0.3,
+        "blocks": ll.blocks(torch.eye(-(-i // 32), 29, dtype=torch.bool), 32),
+    }[mask]
+    lens = ll.Lens(top=2, received=True)
+    results = [ll.attend(q, k, v, mask=allowed, impl=impl) for impl in ("native", "reference")]
+    results += [
+        ll.attend(q, k, v, mask=allowed, lens=lens, impl=impl)[0]
+        for impl in ("native", "reference")
+    ]
+    may = as_mask(allowed).dense(i, 900, b=2, h=4)
+    seen = (may[1] & ~v[1, 0, :, 5].isfinite()).any(-1)
+    for found in results:
+        assert torch.equal(~found[1, :, :, 5].isfinite(), seen)
+        assert torch.allclose(found, results[1], atol=1e-5, equal_nan=True)
+        others = torch.arange(found.shape[-1]) != 5
+        assert found[..., others].isfinite().all()
 
 
 def test_large_scores_do_not_overflow() -> None:

@@ -16,7 +16,7 @@ from limelight.ops.lens import Lens, Links, Pooled, Statistics
 from limelight.ops.mask_rules import Extent
 from limelight.ops.mask_tiles import Place, allowed_at
 from limelight.ops.problem import Problem
-from limelight.ops.reference import normalise
+from limelight.ops.reference import mix, normalise, wide
 from limelight.shapes import OptionError
 
 TILE = 1 << 21
@@ -59,9 +59,9 @@ def statistics_of_weights(weights: Tensor, lens: Lens, value: Tensor | None = No
 def scores_at(problem: Problem, place: Place) -> Tensor:
     """What softmax takes, at some queries and keys only: `b h r c`. See `reference.scores`."""
     group = problem.query.shape[1] // max(problem.key.shape[1], 1)
-    query = _wide(problem.query[place.batches, place.heads][:, :, place.rows])
+    query = wide(problem.query[place.batches, place.heads][:, :, place.rows])
     keys = problem.key[place.batches, _groups(place, group)]
-    keys = _wide(keys[:, :, place.columns.start : place.columns.stop])
+    keys = wide(keys[:, :, place.columns.start : place.columns.stop])
     b, h, r, d = query.shape
     # The heads of a group are stacked into one tall matrix, so that grouped keys are not copied.
     scores = query.reshape(b, keys.shape[1], group * r, d) @ keys.mT
@@ -94,11 +94,9 @@ def _sweep(
                 weights = torch.exp(scores - lse[..., None])
             heads = _groups(place, group)
             if out is not None:
-                value = _wide(problem.value[place.batches, heads])
-                b, h, r, _ = weights.shape
-                tall = weights.reshape(b, value.shape[1], group * r, extent.j) @ value
-                mixed = tall.view(b, h, r, value.shape[3]).to(out.dtype)
-                out[place.batches, place.heads, place.rows] = mixed
+                may = None if problem.mask is None else allowed_at(problem.mask, place)
+                mixed = mix(weights, wide(problem.value[place.batches, heads]), may)
+                out[place.batches, place.heads, place.rows] = mixed.to(out.dtype)
             own = None
             if norms is not None:
                 own = _head_norms(norms[place.batches, heads], weights.shape[1])
@@ -277,13 +275,9 @@ def _groups(place: Place, group: int) -> slice:
 
 def _norms(value: Tensor) -> Tensor:
     """‖v_j‖: `b g j`."""
-    return torch.linalg.vector_norm(_wide(value), dim=-1)
+    return torch.linalg.vector_norm(wide(value), dim=-1)
 
 
 def _head_norms(norms: Tensor, heads: int) -> Tensor:
     """`b g j` → `b h 1 j`."""
     return norms.repeat_interleave(heads // max(norms.shape[1], 1), dim=1)[:, :, None]
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype == torch.float64 else tensor.float()

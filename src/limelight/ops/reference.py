@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops import dropout
+from limelight.ops.kernels import eager
 from limelight.ops.problem import Problem
 
 
@@ -18,7 +19,7 @@ def scores(problem: Problem) -> Tensor:
 
     Half-precision input is computed in float32, as the kernels do.
     """
-    query, key = _wide(problem.query), _wide(problem.key)
+    query, key = wide(problem.query), wide(problem.key)
     group = query.shape[1] // max(key.shape[1], 1)
     similarity = query @ key.repeat_interleave(group, dim=1).mT
     scaled = similarity * problem.scale
@@ -28,10 +29,15 @@ def scores(problem: Problem) -> Tensor:
         scaled = scaled + problem.bias.to(scaled.dtype)
     if problem.slopes is not None:
         scaled = scaled - problem.slopes.to(scaled.dtype)[:, None, None] * _distance(problem)
-    if problem.mask is not None:
-        allowed = problem.mask.allowed(problem.extent, scaled.device)
-        scaled = scaled.masked_fill(~allowed, float("-inf"))
-    return scaled
+    may = allowed(problem)
+    return scaled if may is None else scaled.masked_fill(~may, float("-inf"))
+
+
+def allowed(problem: Problem) -> Tensor | None:
+    """Which keys each query may see, broadcastable to `b h i j`; None: all."""
+    if problem.mask is None:
+        return None
+    return problem.mask.allowed(problem.extent, problem.query.device)
 
 
 def normalise(masked: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,13 +58,39 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     if problem.dropout:
         kept = dropout.keep(problem.seed, problem.dropout, *problem.extent, weights.device)
         weights = torch.where(kept, weights / (1 - problem.dropout), 0.0)
-    value = _wide(problem.value)
-    group = weights.shape[1] // max(value.shape[1], 1)
-    output = weights @ value.repeat_interleave(group, dim=1)
+    output = mix(weights, wide(problem.value), allowed(problem))
     return output.to(problem.query.dtype), lse
 
 
-def _wide(tensor: Tensor) -> Tensor:
+def mix(weights: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+    """Σ_j w_ij·v_j over the allowed keys: `b h i j`, `b g j e` → `b h i e`.
+
+    Forbidden keys have no influence, whatever their values: padding may hold infinity or NaN, where
+    a plain product with weights of 0 would give NaN.
+    """
+    if allowed is None or (eager(weights, value) and bool(value.isfinite().all())):
+        return _by_group(weights, value)
+    allowed = allowed.expand_as(weights)
+
+    def meets(chosen: Tensor, kind: Tensor) -> Tensor:
+        return _by_group(chosen.to(value.dtype), kind.to(value.dtype)) > 0
+
+    plain = _by_group(weights, torch.where(value.isfinite(), value, 0.0))
+    high, low = (meets(weights > 0, value == sign * torch.inf) for sign in (1, -1))
+    neither = meets(allowed, value.isnan()) | meets(allowed & (weights == 0), value.isinf())
+    infinite = torch.where(high, torch.inf, torch.where(low, -torch.inf, plain))
+    return torch.where(neither | plain.isnan() | (high & low), torch.nan, infinite)
+
+
+def _by_group(weights: Tensor, value: Tensor) -> Tensor:
+    """The product of both, the heads of a group as one tall matrix, so that no value is copied."""
+    b, h, i, j = weights.shape
+    tall = weights.reshape(b, value.shape[1], h // max(value.shape[1], 1) * i, j) @ value
+    return tall.view(b, h, i, value.shape[3])
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in the type that attention is computed in."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
