@@ -288,8 +288,8 @@ def backward_op(problem: Problem, flow: Cotangents) -> tuple[Tensor, ...]:
     program, tables = (), ()
     if problem.mask is not None:
         program, tables = problem.mask.lower(problem.extent, problem.query.device)
-    call = (*inputs(problem), tables, program,
-            problem.scale, problem.softcap, problem.dropout, problem.seed)  # fmt: skip
+    call = (*inputs(problem), problem.seed, tables, program,
+            problem.scale, problem.softcap, problem.dropout)  # fmt: skip
     out, lse = torch.ops.limelight.attend(*call)
     return call, out, lse, flow
 

@@ -290,12 +290,13 @@ def test_opcheck() -> None:
     bias = torch.randn(1, 4, 1, 12, requires_grad=True)
     band = ll.causal().lower(ll.ops.mask_rules.Extent(2, 4, 10, 12), q.device)
     op = torch.ops.limelight.attend.default
-    opcheck(op, (q, k, v, bias, None, band.tables, band.program, 0.3, 0.0, 0.0, 0))
+    opcheck(op, (q, k, v, bias, None, None, band.tables, band.program, 0.3, 0.0, 0.0))
     lengths = torch.tensor([3, 12])
     slopes = torch.rand(4)
-    opcheck(op, (q, k, v, None, slopes, [lengths], [3, 0, 1], 0.3, 5.0, 0.0, 0))
+    opcheck(op, (q, k, v, None, slopes, None, [lengths], [3, 0, 1], 0.3, 5.0, 0.0))
     turned = torch.randn(2, 10, 4, 8).transpose(1, 2)
-    opcheck(op, (turned, k.detach(), v.detach(), None, None, [], [], 0.3, 0.0, 0.1, 3))
+    seed = torch.tensor(3)
+    opcheck(op, (turned, k.detach(), v.detach(), None, None, seed, [], [], 0.3, 0.0, 0.1))
 
 
 COMPILED = """
@@ -322,6 +323,21 @@ for mask in masks:
             torch.autograd.grad(expected.square().sum(), (q, k, v)),
         )
         assert all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in pairs), (mask, bias)
+
+torch.compiler.reset()
+drops = torch.compile(lambda q: ll.attend(q, k, v, dropout=0.5), fullgraph=True, backend="aot_eager")
+torch.manual_seed(0)
+first, second = drops(q), drops(q)
+assert not torch.equal(first, second)
+torch.manual_seed(0)
+assert torch.equal(first, ll.attend(q, k, v, dropout=0.5))
+assert torch.autograd.grad(second.sum(), q)[0].isfinite().all()
+
+torch.compiler.reset()
+layer = ll.Block(ll.Attention(16, heads=4), ll.FeedForward(16))
+whole = torch.compile(layer, fullgraph=True, backend="aot_eager")
+x = torch.randn(2, 7, 16)
+assert torch.allclose(whole(x), layer(x), atol=1e-6)
 print("well")
 """
 
@@ -347,6 +363,13 @@ def test_vmap_and_other_transforms() -> None:
     leaf = x[0].clone().requires_grad_()
     call(leaf).sum().backward()
     assert torch.allclose(grads[0], leaf.grad, atol=1e-5)  # type: ignore[arg-type]
+    same = x[:1].expand(5, 1, 2, 9, 16)
+    drops = torch.vmap(lambda one: ll.attend(one, one, one, dropout=0.5), randomness="different")(
+        same
+    )
+    assert not torch.equal(drops[0], drops[1])
+    with pytest.raises(ll.LimelightError, match="lens"):
+        torch.vmap(lambda one: ll.attend(one, one, one, lens=ll.Lens(top=1))[0])(x)
 
 
 def test_autocast_as_sdpa_does() -> None:

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from limelight.ops.attend import attend
@@ -87,8 +88,11 @@ def run(
     scale: float | None,
     dropout: float,
 ) -> Tensor:
-    """Attention for `layer`: the operation, or the observer in its place."""
-    observer = _observer.get()
+    """Attention for `layer`: the operation, or the observer in its place.
+
+    A compiled layer is not observed: there is no Python to call when it runs.
+    """
+    observer = None if torch.compiler.is_compiling() else _observer.get()
     if observer is None:
         return attend(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
     return observer(Call(layer, query, key, value, mask, bias, scale, dropout))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limelight.ops import lens_native, lens_tiled, native, reference, torch_kernels
 from limelight.ops.bias import Alibi
-from limelight.ops.kernels import missing
+from limelight.ops.kernels import missing, transformed
 from limelight.ops.lens import Lens
 from limelight.ops.mask_rules import Mask
 from limelight.ops.problem import Problem, check_problem
@@ -137,6 +137,11 @@ def look(problem: Problem, lens: Lens, impl: Implementation) -> tuple[Tensor, Se
     """The output of a checked problem, and what the lens saw of its weights."""
     if not isinstance(lens, Lens):
         raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
+    if transformed():
+        raise UnavailableError(
+            "a lens cannot look into torch.compile, torch.vmap or another transform: "
+            "call attend with lens= outside of it"
+        )
     form = lens_native if choose(problem, impl).impl == "native" else lens_tiled
     out, found = form.look(problem, lens.fit(problem.extent))
     if _trains(problem) or (problem.dropout and form is lens_tiled):

@@ -25,10 +25,12 @@ def threshold(dropout: float) -> int:
     return min(int(dropout * 4294967296.0), _WORD)
 
 
-def keep(seed: int, dropout: float, b: int, h: int, i: int, j: int, device: torch.device) -> Tensor:
+def keep(
+    seed: Tensor, dropout: float, b: int, h: int, i: int, j: int, device: torch.device
+) -> Tensor:
     """The weights that stay: bool `b h i j`."""
-    word = _mix(torch.tensor(seed & _WORD, device=device))
-    word = _mix(word ^ ((seed >> 32) & _WORD))
+    seed = seed.to(device)
+    word = _mix(_mix(seed & _WORD) ^ ((seed >> 32) & _WORD))
     word = _mix(word ^ torch.arange(b * h, device=device)).view(b, h, 1, 1)
     word = _mix(word ^ torch.arange(i, device=device)[:, None])
     word = _mix(word ^ torch.arange(j, device=device))

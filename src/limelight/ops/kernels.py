@@ -44,6 +44,11 @@ def eager(*tensors: Tensor | None) -> bool:
     )
 
 
+def transformed() -> bool:
+    """Whether torch.compile or a transform of torch.func is at work: tensors may have no numbers."""
+    return torch.compiler.is_compiling() or _C._functorch.peek_interpreter_stack() is not None
+
+
 def transform() -> str | None:
     """The transform of torch that is at work and has no rule for the kernels, or None."""
     if torch.compiler.is_compiling():

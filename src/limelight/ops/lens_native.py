@@ -37,12 +37,13 @@ def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     )
     bias = None if problem.bias is None else problem.bias.detach()
     slopes = None if problem.slopes is None else problem.slopes.detach().contiguous()
+    seed = 0 if problem.seed is None else int(problem.seed)
     out, lse = outputs(query, value)
 
     def sweep(notes: Parts, survey: Parts | None) -> None:
         kernels.look(
             query, key, value, bias, slopes, lowered.tables, lowered.program, problem.scale,
-            problem.softcap, problem.dropout, problem.seed, out, lse, notes, survey,
+            problem.softcap, problem.dropout, seed, out, lse, notes, survey,
         )  # fmt: skip
 
     notes, surveys = _notes(problem, lens), _surveys(problem, lens, value)

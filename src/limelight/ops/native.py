@@ -36,8 +36,8 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     if problem.mask is not None:
         program, tables = problem.mask.lower(problem.extent, problem.query.device)
     return native_op.attend(
-        problem.query, problem.key, problem.value, problem.bias, problem.slopes,
-        tables, program, problem.scale, problem.softcap, problem.dropout, problem.seed,
+        problem.query, problem.key, problem.value, problem.bias, problem.slopes, problem.seed,
+        tables, program, problem.scale, problem.softcap, problem.dropout,
     )  # fmt: skip
 
 

@@ -20,8 +20,8 @@ from limelight.ops.kernels import dense_last, eager, outputs
 from limelight.shapes import UnavailableError
 
 _COMMON = (
-    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor[] tables, "
-    "int[] program, float scale, float softcap, float dropout, int seed"
+    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor? seed, "
+    "Tensor[] tables, int[] program, float scale, float softcap, float dropout"
 )
 
 _library = torch.library.Library("limelight", "DEF")
@@ -33,18 +33,22 @@ _library.define(
 
 
 def forward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, slopes: Tensor | None,
-    tables: Sequence[Tensor], program: Sequence[int],
-    scale: float, softcap: float, dropout: float, seed: int,
+    query: Tensor, key: Tensor, value: Tensor,
+    bias: Tensor | None, slopes: Tensor | None, seed: Tensor | None,
+    tables: Sequence[Tensor], program: Sequence[int], scale: float, softcap: float, dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Run the kernel."""
     query, key, value = dense_last(query), dense_last(key), dense_last(value)
     out, lse = outputs(query, value)
     _kernels.forward(
         query, key, value, bias, None if slopes is None else slopes.contiguous(),
-        tables, program, scale, softcap, dropout, seed, out, lse,
+        tables, program, scale, softcap, dropout, _number(seed), out, lse,
     )  # fmt: skip
     return out, lse
+
+
+def _number(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)
 
 
 def _fake(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
@@ -71,9 +75,9 @@ def _gradients(
 
 
 def backward(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, slopes: Tensor | None,
-    tables: Sequence[Tensor], program: Sequence[int],
-    scale: float, softcap: float, dropout: float, seed: int,
+    query: Tensor, key: Tensor, value: Tensor,
+    bias: Tensor | None, slopes: Tensor | None, seed: Tensor | None,
+    tables: Sequence[Tensor], program: Sequence[int], scale: float, softcap: float, dropout: float,
     out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Run the backward kernel from the saved output and log-sum-exp."""
@@ -81,7 +85,7 @@ def backward(
     dq, dk, dv, dbias, dslopes = _gradients(query, key, value, bias, slopes, wanted)
     _kernels.backward(
         query, key, value, bias, None if slopes is None else slopes.contiguous(),
-        tables, program, scale, softcap, dropout, seed,
+        tables, program, scale, softcap, dropout, _number(seed),
         out, lse, dense_last(grad_out), None if grad_lse is None else grad_lse.contiguous(),
         dq, dk, dv, dbias if dbias.numel() else None, dslopes if dslopes.numel() else None,
     )  # fmt: skip
@@ -104,9 +108,9 @@ def _fake_backward(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, bias, slopes, tables, *ctx.rest = inputs
+    query, key, value, bias, slopes, seed, tables, *ctx.rest = inputs
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(query, key, value, bias, slopes, *output, *tables)
+    ctx.save_for_backward(query, key, value, bias, slopes, seed, *output, *tables)
 
 
 def _five(
@@ -116,13 +120,14 @@ def _five(
     grad_lse: Tensor | None,
 ) -> list[Tensor | None]:
     """The gradients of query, key, value, bias and slopes, None where nobody asks."""
-    query, key, value, bias, slopes, out, lse, *tables = ctx.saved_tensors
+    query, key, value, bias, slopes, seed, out, lse, *tables = ctx.saved_tensors
     wanted = [bool(needed) for needed in ctx.needs_input_grad[:5]]
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     found = op(
-        query, key, value, bias, slopes, tables, *ctx.rest, out, lse, grad_out, grad_lse, wanted
-    )
+        query, key, value, bias, slopes, seed, tables, *ctx.rest,
+        out, lse, grad_out, grad_lse, wanted,
+    )  # fmt: skip
     grads = [one if asked else None for one, asked in zip(found, wanted, strict=True)]
     if bias is not None and grads[3] is not None:
         grads[3] = grads[3].to(bias.dtype)
@@ -132,7 +137,8 @@ def _five(
 def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     return (
         *_five(ctx, torch.ops.limelight.attend_backward, grad_out, grad_lse),
-        [None] * (len(ctx.saved_tensors) - 7),  # the tables
+        None,  # the seed
+        [None] * (len(ctx.saved_tensors) - 8),  # the tables
         # autograd takes an empty program for an empty list of tensors, and wants such a list back
         *[[] if one == [] else None for one in ctx.rest],
     )
@@ -160,7 +166,7 @@ class Eager(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         # With create_graph=True the registered op is what refuses second-order gradients.
         op = torch.ops.limelight.attend_backward if torch.is_grad_enabled() else backward
-        return (*_five(ctx, op, *grads), *[None] * (1 + len(ctx.rest)))
+        return (*_five(ctx, op, *grads), *[None] * (2 + len(ctx.rest)))
 
 
 # --- vmap -----------------------------------------------------------------------------------------
@@ -203,7 +209,7 @@ torch.library.register_vmap(
 
 def attend(*call: Any) -> tuple[Tensor, Tensor]:
     """`limelight::attend`, by the shortest way that serves."""
-    tensors = call[:5]
+    tensors = call[:6]
     if not eager(*tensors):
         return torch.ops.limelight.attend(*call)
     if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors):

@@ -48,7 +48,8 @@ class Problem:
     softcap: float
     """0 means none"""
     dropout: float
-    seed: int
+    seed: Tensor | None
+    """of dropout: one whole number, a tensor so that torch.compile and vmap can draw it"""
 
     @property
     def extent(self) -> Extent:
@@ -88,7 +89,7 @@ def check_problem(
         scale=_check_scale(scale, d),
         softcap=_check_softcap(softcap),
         dropout=chance,
-        seed=int(torch.randint(1 << 62, ()).item()) if chance else 0,
+        seed=torch.randint(1 << 62, ()) if chance else None,
     )  # fmt: skip
 
 

@@ -45,17 +45,18 @@ def normalise(masked: Tensor) -> tuple[Tensor, Tensor]:
 
     A row that may attend to nothing has weights of zero and a log-sum-exp of −∞, never NaN.
     """
-    lse = torch.logsumexp(masked, dim=-1)
-    empty = lse == float("-inf")
-    # exp(s − lse) needs a finite lse in empty rows, for the value and for the gradient alike.
-    weights = torch.exp(masked - torch.where(empty, 0.0, lse)[..., None])
-    return weights, lse
+    # Neither the softmax of nothing but −∞ nor its gradient is a number, so empty rows stand aside.
+    empty = (masked == float("-inf")).all(-1, keepdim=True)
+    aside = masked.masked_fill(empty, 0.0)
+    lse = torch.logsumexp(aside, dim=-1, keepdim=True)
+    weights = torch.exp(aside - lse).masked_fill(empty, 0.0)
+    return weights, lse.masked_fill(empty, float("-inf")).squeeze(-1)
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     """The output `b h i e` in the query's dtype, and the log-sum-exp `b h i` as computed."""
     weights, lse = normalise(scores(problem))
-    if problem.dropout:
+    if problem.seed is not None:
         kept = dropout.keep(problem.seed, problem.dropout, *problem.extent, weights.device)
         weights = torch.where(kept, weights / (1 - problem.dropout), 0.0)
     output = mix(weights, wide(problem.value), allowed(problem))

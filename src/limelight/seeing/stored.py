@@ -212,7 +212,7 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         scale=float(stored["scale"]),
         softcap=float(stored["softcap"]),
         dropout=0.0,
-        seed=0,
+        seed=None,
     )
     if problem.extent != extent:
         raise FileError(f"query and key are of {tuple(problem.extent)}, expected {tuple(extent)}")
