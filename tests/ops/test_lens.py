@@ -410,3 +410,17 @@ def test_a_link_that_fades_to_nothing_is_dropped():
         torch.ones(1, 1, 40, 1), k, k, scale=1.0, lens=ll.Lens(top=3), impl="native"
     )
     assert (seen.top.indices == torch.tensor([1999, -1, -1])).all()
+
+
+@pytest.mark.parametrize("factor", [1, 10, 100, 1000])
+def test_recomputed_weights_stay_exact_where_scores_are_large(factor):
+    q, k = torch.randn(1, 2, 40, 64) * factor, torch.randn(1, 2, 300, 64)
+    _, seen = ll.attend(q, k, k, mask=ll.window(90, 5), lens=ll.Lens())
+    exact = torch.softmax(dense64(q, k, k, mask=ll.window(90, 5))[0], -1)
+    plain = ll.attend(q, k, k, mask=ll.window(90, 5), lens=ll.Lens(), impl="reference")[1].dense()
+    bound = 2 * (plain - exact).abs().max() + 1e-6
+    assert (seen.dense() - exact).abs().max() <= bound
+    assert (
+        seen.tile(slice(3, 9), slice(100, 270)) - exact[:, :, 3:9, 100:270]
+    ).abs().max() <= bound
+    assert torch.allclose(seen.rows([0, 7]).sum(-1), torch.ones(1, 2, 2), atol=2e-6)

@@ -8,10 +8,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from limelight.ops.lens_tiled import scores_at
+from limelight.ops.lens_tiled import TILE, scores_at
 from limelight.ops.mask_parts import part_of, part_of_table
 from limelight.ops.mask_tiles import Place
 from limelight.ops.problem import Problem
+from limelight.ops.reference import normalise
 
 
 @runtime_checkable
@@ -29,7 +30,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """Weights recomputed from query, key and log-sum-exp: exp(score_ij − lse_i)."""
+    """Weights recomputed from query and key: exp(score_ij − lse_i).
+
+    Each row is divided by the sum of its own scores as recomputed: the lse of another arithmetic
+    would be off by the rounding of the scores, which grows with them.
+    """
 
     problem: Problem
 
@@ -48,12 +53,26 @@ class Call:
         )
 
     def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
-        b, h, _, _ = extent = self.problem.extent
-        place = Place(extent, slice(0, b), slice(0, h), rows, columns)
         with torch.no_grad():
-            empty = lse == float("-inf")
-            base = torch.where(empty, 0.0, lse)[..., None]
-            return torch.exp(scores_at(self.problem, place) - base)
+            scores = self._scores(rows, columns)
+            if len(columns) == self.problem.extent.j:
+                weights, own = normalise(scores)
+            else:
+                own = self._log_sum(rows)
+                weights = torch.exp(scores - own.masked_fill(own == -torch.inf, 0.0)[..., None])
+            return weights * _share(own, lse)[..., None]
+
+    def _scores(self, rows: Tensor, columns: range) -> Tensor:
+        b, h, _, _ = extent = self.problem.extent
+        return scores_at(self.problem, Place(extent, slice(0, b), slice(0, h), rows, columns))
+
+    def _log_sum(self, rows: Tensor) -> Tensor:
+        """The log-sum-exp over all keys, some keys at a time: `b h r`."""
+        b, h, _, j = self.problem.extent
+        step = max(1, TILE // max(1, b * h * len(rows)))
+        runs = (range(start, min(start + step, j)) for start in range(0, j, step))
+        found = [torch.logsumexp(self._scores(rows, run), -1) for run in runs]
+        return torch.stack(found).logsumexp(0)
 
     def part(self, heads: list[int] | None = None, row: int | None = None) -> Call:
         problem = self.problem
@@ -77,6 +96,17 @@ class Call:
                 mask=None if mask is None else part_of(mask, heads=heads, row=row),
             )
         )
+
+
+def _share(own: Tensor, lse: Tensor) -> Tensor:
+    """How much of each row its keys draw: less than all where an attention sink is in `lse`.
+
+    Both sums come from scores that were rounded in their own ways: what such rounding can make of
+    them is no sink, and would show in weights that are exact otherwise.
+    """
+    rounding = 64 * torch.finfo(lse.dtype).eps * (1 + lse.abs())
+    missing = (lse - own).nan_to_num(0.0, 0.0, 0.0)
+    return torch.where(missing > rounding, torch.exp(-missing), 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
