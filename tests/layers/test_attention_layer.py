@@ -11,7 +11,6 @@ from limelight.layers.attention import Attention
 from limelight.layers.cache import KeyValues
 from limelight.layers.observe import Call, observing
 from limelight.layers.rotary import Rotary
-from limelight.layers.steps import attention_steps
 from limelight.ops.masks import causal, padding, window
 from limelight.shapes import LimelightError, OptionError, ShapeError
 
@@ -191,20 +190,19 @@ def test_observer_can_change_what_a_layer_gives():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_steps_end_in_the_output_and_follow_from_one_another(form: str):
-    layer, x = make(form), torch.randn(1, 5, 16, dtype=torch.float64)
-    steps = attention_steps(layer, x, mask=causal())
-    assert torch.allclose(steps.output, layer(x, mask=causal()))
-    assert torch.allclose(steps.weights.sum(-1), torch.ones((), dtype=torch.float64))
-    assert torch.equal(steps.masked.isinf(), ~causal().dense(5).expand_as(steps.masked))
-    visible = causal().dense(5).expand_as(steps.masked)
-    assert torch.allclose(steps.masked[visible], steps.scaled[visible])
+    layer, x = make(form), torch.randn(5, 16, dtype=torch.float64)
     if layer.inputs.bias is not None:
         nn.init.zeros_(layer.inputs.bias)
-        steps = attention_steps(layer, x, mask=causal())
-    inside = x.unflatten(-1, (4, -1)).transpose(1, 2) if layer.heads_see == "slice" else x[:, None]
-    assert torch.allclose(inside @ steps.w_query, steps.query)
-    assert torch.allclose(inside @ steps.w_key, steps.key)
-    assert torch.allclose(inside @ steps.w_value, steps.value)
+    visible = causal().dense(5)[0, 0]
+    for head in range(4):
+        steps = {step.name: step.value for step in ll.steps(layer, x, head=head, mask=causal())}
+        assert torch.allclose(steps["output"], layer(x[None], mask=causal())[0])
+        assert torch.allclose(steps["row sums"], torch.ones((), dtype=torch.float64))
+        assert torch.equal(steps["masked"].isinf(), ~visible)
+        assert torch.allclose(steps["masked"][visible], steps["scaled"][visible])
+        inside = x.unflatten(-1, (4, -1))[:, head] if layer.heads_see == "slice" else x
+        for name in "QKV":
+            assert torch.allclose(inside @ steps[f"W_{name}"], steps[name])
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,15 @@ def damage(path, change):
     save_file(tensors, path, metadata=header)
 
 
+def test_a_file_without_formulas_is_read(rec, tmp_path):
+    path = tmp_path / "seen.safetensors"
+    rec.save(path)
+    damage(path, lambda header, document, tensors: document.pop("formulas"))
+    steps = Recording.load(path).steps(3, 1)
+    assert steps["V"].formula == "X · W_V, with bias where the layer has one"
+    torch.testing.assert_close(steps["output"].value, rec.steps(3, 1)["output"].value)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import limelight as ll
+from limelight.models.tokens import Tokens
 from limelight.shapes import OptionError
 
 NAMES = [
@@ -61,6 +62,62 @@ def test_steps_lead_from_x_to_the_layer_output():
     assert (steps["masked"].value.triu(1) == 0).sum() == 15  # -inf above, 0 kept by triu below
     assert torch.isinf(steps["masked"].value).sum() == 10
     assert "causal()" in steps["masked"].formula
+
+
+def test_the_output_follows_from_the_steps_in_training_too():
+    layer = ll.Attention(12, heads=3, dropout=0.5).train()
+    steps = ll.steps(layer, torch.randn(6, 12))
+    output = steps["concatenation"].value @ steps["W_O"].value + layer.output.bias.detach()
+    torch.testing.assert_close(steps["output"].value, output)
+
+
+def formulas(steps):
+    return [steps[name].formula for name in ("Q", "K", "V", "output")]
+
+
+def test_formulas_name_what_entered():
+    x = torch.randn(3, 8)
+    plain = ll.Attention(8, heads=2, bias="none", output=False)
+    assert formulas(ll.steps(plain, x)) == ["X · W_Q", "X · W_K", "X · W_V", "concatenation"]
+    inputs = ll.Attention(8, heads=2, bias="inputs")
+    assert formulas(ll.steps(inputs, x, rotation=ll.Rotary(4)(torch.arange(3)))) == [
+        "X · W_Q + bias, turned by position",
+        "X · W_K + bias, turned by position",
+        "X · W_V + bias",
+        "concatenation · W_O",
+    ]
+    across = ll.steps(ll.Attention(8, heads=2), x, memory=torch.randn(5, 8))
+    assert formulas(across) == [
+        "X · W_Q + bias",
+        "memory · W_K + bias",
+        "memory · W_V + bias",
+        "concatenation · W_O + bias",
+    ]
+    slices = ll.steps(ll.Attention(8, heads=2, heads_see="slice", bias="none"), x)
+    assert slices["K"].formula == "the head's slice of X · W_K"
+
+
+def test_a_file_says_what_entered_as_the_recording_does(tmp_path):
+    config = ll.Config.llama(layers=1, width=8, heads=2, vocabulary=27, context=32)
+    model = ll.Decoder(config)
+    model.tokens = Tokens.characters("abcdefghijklmnopqrstuvwxyz")
+    rec = ll.look("abc", model)
+    said = formulas(rec.steps(layer=0, head=0))
+    assert said == [
+        "X · W_Q, turned by position",
+        "X · W_K, turned by position",
+        "X · W_V",
+        "concatenation · W_O",
+    ]
+    rec.save(tmp_path / "x.safetensors")
+    again = ll.Recording.load(tmp_path / "x.safetensors")
+    assert formulas(again.steps(layer=0, head=0)) == said
+
+
+def test_where_nobody_noted_what_entered_the_formulas_leave_it_open():
+    rec = ll.look("a few words", lens=ll.Lens(), heads=[0, 1])  # keeps no flows
+    said = rec.steps(layer=0, head=0)["Q"].formula
+    assert said == "X · W_Q, with bias and positions where the layer has them"
 
 
 def test_cross_attention_and_text():

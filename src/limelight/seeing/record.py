@@ -19,8 +19,8 @@ from limelight.models.tokens import Encoded, Tokens
 from limelight.models.transformer import Transformer
 from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
+from limelight.seeing.flow import Flow, flow_of
 from limelight.seeing.recording import Recording
-from limelight.seeing.steps import Flow, flow_of
 from limelight.seeing.tokens import Token, place_tokens
 from limelight.shapes import OptionError, UnavailableError
 from limelight.version import __version__
@@ -165,7 +165,7 @@ class _Notes:
     ) -> None:
         assert isinstance(module, Attention)
         memory = args[1] if len(args) > 1 else options.get("memory")
-        self._flows[module] = flow_of(module, args[0], memory, output)
+        self._flows[module] = flow_of(module, args[0], memory, output, options.get("rotation"))
 
     def seen(self) -> list[Seen]:
         return [self._seen[module] for module in self.modules]

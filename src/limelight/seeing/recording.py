@@ -18,7 +18,8 @@ from limelight.seeing.tokens import Token, plain_tokens
 from limelight.shapes import OptionError, ShapeError, shape_text
 
 if TYPE_CHECKING:
-    from limelight.seeing.steps import Flow, Steps
+    from limelight.seeing.flow import Flow
+    from limelight.seeing.steps import Steps
 
 Pick = int | str | Sequence[int | str]
 """How a token is named: by its index, by its text, or several of them."""

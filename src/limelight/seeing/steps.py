@@ -11,37 +11,17 @@ from torch import Tensor
 
 from limelight.layers.attention import Attention
 from limelight.layers.rotary import Rotation
-from limelight.layers.steps import input_matrices
 from limelight.ops import reference
 from limelight.ops.bias import Alibi
 from limelight.ops.mask_rules import Mask
 from limelight.ops.problem import Problem, check_problem
 from limelight.ops.sources import Call
+from limelight.seeing.flow import UNKNOWN, Flow, flow_of
 from limelight.seeing.tokens import Token, plain_tokens
 from limelight.shapes import OptionError
 
 if TYPE_CHECKING:
     from limelight.seeing.recording import Recording
-
-
-@dataclass(frozen=True, eq=False)
-class Flow:
-    """What an attention layer took in, what it multiplied with, and what it gave out."""
-
-    x: Tensor
-    """i m: the tokens that ask"""
-    memory: Tensor | None
-    """j m: the tokens asked, or None where these are x"""
-    output: Tensor
-    """i m: what the layer gave out"""
-    w_query: Tensor | None = None
-    """h m d; the matrices stay with the model, so a recording read from a file has none"""
-    w_key: Tensor | None = None
-    """g m d"""
-    w_value: Tensor | None = None
-    """g m e"""
-    w_output: Tensor | None = None
-    """h·e m"""
 
 
 class Step(NamedTuple):
@@ -149,8 +129,12 @@ def steps(
     with torch.no_grad():
         projected = layer.project(x, asked, rotation=rotation)
         problem = check_problem(*projected, mask=mask, bias=bias, scale=layer.scale)
-        options = {"mask": mask, "bias": bias, "rotation": rotation}
-        flow = flow_of(layer, x, asked, layer(x, asked, **options))
+        told = _Attended.of(problem)
+        # From the steps' own numbers: the layer itself drops some of its weights in training.
+        output = told.concatenation.to(x.dtype)[None]
+        if layer.output is not None:
+            output = layer.output(output)
+        flow = flow_of(layer, x, asked, output, rotation)
     names = [str(i) for i in range(x.shape[1])] if words is None else list(words)
     if len(names) != x.shape[1]:
         raise OptionError(
@@ -160,22 +144,7 @@ def steps(
     tokens = queries
     if asked is not None:
         tokens = plain_tokens([str(j) for j in range(asked.shape[1])])[1]
-    return Steps(_tell(problem, flow, head), tokens, queries, head)
-
-
-def flow_of(layer: Attention, x: Tensor, memory: Tensor | None, output: Tensor) -> Flow:
-    """What a layer did with one text, `1 i m`, kept without gradients."""
-    w_query, w_key, w_value = (matrix.detach() for matrix in input_matrices(layer))
-    w_output = None if layer.output is None else layer.output.weight.detach().T
-    return Flow(
-        x.detach()[0],
-        None if memory is None else memory.detach()[0],
-        output.detach()[0],
-        w_query,
-        w_key,
-        w_value,
-        w_output,
-    )
+    return Steps(_tell(problem, told, flow, head), tokens, queries, head)
 
 
 def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
@@ -187,40 +156,60 @@ def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
         )
     index = recording.layer_numbers.index(layer)
     flow = recording.flows[index] if recording.flows else None
-    told = _tell(seen.source.problem, flow, position)
+    problem = seen.source.problem
+    told = _tell(problem, _Attended.of(problem), flow, position)
     return Steps(told, recording.tokens, recording.queries, head, layer)
 
 
+class _Attended(NamedTuple):
+    """What all heads made of a call, by the reference."""
+
+    scores: Tensor
+    """h i j: what softmax takes"""
+    weights: Tensor
+    """h i j"""
+    heads: Tensor
+    """h i e: weights · V"""
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, problem: Problem) -> _Attended:
+        scores = reference.scores(problem)
+        weights, _ = reference.normalise(scores)
+        group = problem.query.shape[1] // problem.key.shape[1]
+        value = problem.value.to(weights.dtype).repeat_interleave(group, dim=1)
+        return cls(scores[0], weights[0], (weights @ value)[0])
+
+    @property
+    def concatenation(self) -> Tensor:
+        """i h·e: the heads side by side."""
+        return self.heads.transpose(0, 1).flatten(1)
+
+
 @torch.no_grad()
-def _tell(problem: Problem, flow: Flow | None, head: int) -> tuple[Step, ...]:
-    group = problem.query.shape[1] // problem.key.shape[1]
-    owner = head // group
-    told: list[Step] = []
-    if flow is not None:
-        told += _inputs(flow, head, owner)
+def _tell(
+    problem: Problem, attended: _Attended, flow: Flow | None, head: int
+) -> tuple[Step, ...]:
+    owner = head // (problem.query.shape[1] // problem.key.shape[1])
     query, key, value = problem.query[0, head], problem.key[0, owner], problem.value[0, owner]
-    scores = reference.scores(problem)
-    weights, _ = reference.normalise(scores)
-    mixed = weights @ problem.value.to(weights.dtype).repeat_interleave(group, dim=1)
-    similarity = query @ key.mT
-    told += [
-        Step("Q", "X · W_Q" + _turned(flow), "i d", query),
-        Step("K", "X · W_K" + _turned(flow), "j d", key),
-        Step("V", "X · W_V", "j e", value),
+    weights, similarity = attended.weights[head], query @ key.mT
+    formulas = UNKNOWN if flow is None else flow.formulas
+    told = [
+        *([] if flow is None else _inputs(flow, head, owner)),
+        Step("Q", formulas.query, "i d", query),
+        Step("K", formulas.key, "j d", key),
+        Step("V", formulas.value, "j e", value),
         Step("scores", "Q · Kᵀ", "i j", similarity),
         Step("scaled", f"scores · {problem.scale:.4g}", "i j", similarity * problem.scale),
-        Step("masked", _masked_formula(problem), "i j", scores[0, head]),
-        Step("weights", "softmax of each row of masked", "i j", weights[0, head]),
-        Step("row sums", "Σ_j weights_ij", "i", weights[0, head].sum(-1)),
-        Step("weighted values", "weights · V", "i e", mixed[0, head]),
-        Step("heads", "weights · V of every head", "h i e", mixed[0]),
-        Step(
-            "concatenation", "the heads side by side", "i h·e", mixed[0].transpose(0, 1).flatten(1)
-        ),
+        Step("masked", _masked_formula(problem), "i j", attended.scores[head]),
+        Step("weights", "softmax of each row of masked", "i j", weights),
+        Step("row sums", "Σ_j weights_ij", "i", weights.sum(-1)),
+        Step("weighted values", "weights · V", "i e", attended.heads[head]),
+        Step("heads", "weights · V of every head", "h i e", attended.heads),
+        Step("concatenation", "the heads side by side", "i h·e", attended.concatenation),
     ]
     if flow is not None:
-        formula = "concatenation · W_O" if flow.w_output is not None else "what the layer gives out"
-        told.append(Step("output", formula, "i m", flow.output))
+        told.append(Step("output", formulas.output, "i m", flow.output))
     return tuple(told)
 
 
@@ -238,11 +227,6 @@ def _inputs(flow: Flow, head: int, owner: int) -> list[Step]:
     if flow.w_output is not None:
         told.append(Step("W_O", "learned", "h·e m", flow.w_output))
     return told
-
-
-def _turned(flow: Flow | None) -> str:
-    """Biases and positions may have entered on the way; the numbers hold them."""
-    return " (+ bias, positions)" if flow is None or flow.w_query is not None else ""
 
 
 def _masked_formula(problem: Problem) -> str:

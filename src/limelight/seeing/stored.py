@@ -21,8 +21,8 @@ from limelight.ops.mask_rules import Extent
 from limelight.ops.problem import Problem
 from limelight.ops.seen import Seen
 from limelight.ops.sources import Call, Dense, Source
+from limelight.seeing.flow import UNKNOWN, Flow, Formulas
 from limelight.seeing.recording import Recording
-from limelight.seeing.steps import Flow
 from limelight.seeing.stored_masks import get_mask, put_mask
 from limelight.seeing.tokens import Token
 from limelight.shapes import FileError
@@ -50,6 +50,7 @@ def write(recording: Recording, path: Path) -> None:
             for number, seen in zip(recording.layer_numbers, recording.layers, strict=True)
         ],
         "flows": bool(recording.flows),
+        "formulas": [flow.formulas for flow in recording.flows],
     }
     for number, flow in zip(recording.layer_numbers, recording.flows, strict=False):
         tensors[f"flows.{number}.x"], tensors[f"flows.{number}.output"] = flow.x, flow.output
@@ -106,13 +107,16 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
     )
     flows: tuple[Flow, ...] = ()
     if document["flows"]:
+        # The first files of this version hold no formulas.
+        formulas = document.get("formulas", [UNKNOWN] * len(numbers))
         flows = tuple(
             Flow(
                 tensors[f"flows.{number}.x"],
                 tensors.get(f"flows.{number}.memory"),
                 tensors[f"flows.{number}.output"],
+                Formulas(*map(str, one)),
             )
-            for number in numbers
+            for number, one in zip(numbers, formulas, strict=True)
         )
     queries = document["queries"]
     return Recording(
