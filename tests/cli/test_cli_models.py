@@ -65,6 +65,13 @@ def test_generate_refuses_before_loading(untyped: None) -> None:
         run("generate", "minilm", PROMPT)
 
 
+def test_beams_refuse_options_of_drawing(untyped: None) -> None:
+    options = ["--beams", "4", "--temperature", "0.8", "--top-k", "5", "--seed", "1"]
+    words = "--beams 4 draws nothing: it goes without --temperature, --top-k, --seed"
+    with pytest.raises(OptionError, match=words):
+        run("generate", "smollm2", PROMPT, *options)
+
+
 def test_errors_are_one_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "limelight", "generate", "no/such/model", "x"],

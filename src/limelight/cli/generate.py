@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from limelight.models.beam import Beam
     from limelight.models.reader import Writer
+    from limelight.models.sampling import Sampling
 
 
 def generate(
@@ -36,7 +38,8 @@ def generate(
     from limelight.models.sampling import Sampling
 
     # Options are checked before the model is loaded.
-    how = Sampling(temperature, top_k, top_p, repetition_penalty) if beams == 1 else Beam(beams)
+    drawing = Sampling(temperature, top_k, top_p, repetition_penalty)
+    how = drawing if beams == 1 else _beam(beams, drawing, seed)
     writer = _writer(model)
     asked = _asked(writer, prompt) if chat else prompt
     stops = stop or []
@@ -55,6 +58,21 @@ def generate(
     for piece in stream(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed):
         typer.echo(piece, nl=False)
     typer.echo()
+
+
+def _beam(beams: int, drawing: Sampling, seed: int | None) -> Beam:
+    """Beams follow the likeliest continuations: what says how to draw has no meaning there."""
+    from dataclasses import fields
+
+    from limelight.models.beam import Beam
+    from limelight.shapes import OptionError
+
+    given = [one.name for one in fields(drawing) if getattr(drawing, one.name) != one.default]
+    given += [] if seed is None else ["seed"]
+    if given:
+        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise OptionError(f"--beams {beams} draws nothing: it goes without {options}")
+    return Beam(beams)
 
 
 def _writer(model: str) -> Writer:

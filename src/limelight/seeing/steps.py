@@ -182,14 +182,12 @@ class _Attended(NamedTuple):
 
     @property
     def concatenation(self) -> Tensor:
-        """i h·e: the heads side by side."""
+        """The heads side by side: `i h·e`."""
         return self.heads.transpose(0, 1).flatten(1)
 
 
 @torch.no_grad()
-def _tell(
-    problem: Problem, attended: _Attended, flow: Flow | None, head: int
-) -> tuple[Step, ...]:
+def _tell(problem: Problem, attended: _Attended, flow: Flow | None, head: int) -> tuple[Step, ...]:
     owner = head // (problem.query.shape[1] // problem.key.shape[1])
     query, key, value = problem.query[0, head], problem.key[0, owner], problem.value[0, owner]
     weights, similarity = attended.weights[head], query @ key.mT
