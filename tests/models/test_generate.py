@@ -119,6 +119,12 @@ def test_draws_follow_the_probabilities() -> None:
     assert shares[0] == 0
 
 
+def test_temperature_0_leaves_the_likeliest_only() -> None:
+    logits = torch.tensor([[0.0, 1.0, 3.0, 2.0], [4.0, -1.0, 0.0, 3.9]])
+    found = ll.Sampling(top_k=3, repetition_penalty=2.0).probabilities(logits, [[], [0]])
+    assert torch.equal(found, torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]))
+
+
 def test_seed(tiny: ll.Decoder) -> None:
     how = ll.Sampling(temperature=1.5)
     prompts = [[1, 2], [3, 4, 5], [1, 2]]

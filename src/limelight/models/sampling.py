@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from limelight.shapes import OptionError, check_number
 
@@ -16,7 +17,8 @@ from limelight.shapes import OptionError, check_number
 class Sampling:
     """How to draw a token. Left as it is: greedy, always the likeliest.
 
-        probabilities = softmax(logits / temperature), over the tokens that top_k and top_p leave
+        probabilities = softmax(logits / temperature), over the tokens that top_k and top_p leave;
+        all on the likeliest token where temperature is 0
 
     Args:
         temperature: 0 takes the likeliest token; 1 draws as the model says; more is bolder.
@@ -68,7 +70,10 @@ class Sampling:
 
     def probabilities(self, logits: Tensor, before: Sequence[Sequence[int]]) -> Tensor:
         """What tokens are drawn from: `b v`, rows sum to one."""
-        logits = self.penalised(logits, before).float() / (self.temperature or 1.0)
+        logits = self.penalised(logits, before).float()
+        if self.temperature == 0:
+            return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
+        logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             least = logits.topk(self.top_k).values[:, -1:]
             logits = logits.masked_fill(logits < least, -math.inf)
