@@ -1,10 +1,10 @@
-"""Axis letters, tensor aliases, the errors, and the checks they come from.
+"""Axis letters, the errors, and the checks they come from.
 
 The letters are the same everywhere in Limelight:
 
-    b  batch              i  query position     n  tokens
-    h  query heads        j  key position       d  head channels
-    g  key/value heads    m  model width
+    b  batch              i  query position     d  head channels
+    h  query heads        j  key position       e  value channels
+    g  key/value heads    n  tokens             m  model width
 
 `scores` are what softmax takes, `weights` what it gives.
 """
@@ -86,13 +86,34 @@ def check_same_device(name: str, tensor: Tensor, like: Tensor, source: str) -> N
 
 
 def check_number(
-    name: str, value: float, expected: str, *, low: float, high: float = math.inf
+    name: str,
+    value: float,
+    expected: str,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
 ) -> float:
-    """The value as a float, if it is a number in [low, high]; `expected` says that in words."""
+    """The value as a float, if it is finite, in [low, high] and in (above, below).
+
+    `expected` says that in words.
+    """
     number = float(value)
-    if not low <= number <= high:  # false for NaN too
+    # Plain comparisons, which trace under torch.compile; false for NaN too.
+    if not (low <= number <= high and above < number < below):
         raise OptionError(f"{name} must be {expected}, found {value}")
     return number
+
+
+def check_chance(name: str, value: float) -> float:
+    """The value as a float, if it can be the chance that something is dropped: [0, 1)."""
+    return check_number(name, value, "at least 0 and below 1", low=0.0, below=1.0)
+
+
+def check_positive(name: str, value: float) -> float:
+    """The value as a float, if it is finite and above 0."""
+    return check_number(name, value, "a positive number", above=0.0)
 
 
 def check_whole(name: str, value: int, least: int = 1) -> int:

@@ -241,7 +241,7 @@ def test_wrong_options(
     [
         ({"temperature": -1.0}, "temperature must be at least 0"),
         ({"temperature": float("nan")}, "temperature must be at least 0"),
-        ({"temperature": float("inf")}, "temperature must be finite"),
+        ({"temperature": float("inf")}, "temperature must be at least 0 and finite, found inf"),
         ({"top_k": 0}, "top_k must be a whole number of at least 1"),
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
         ({"top_p": 1.1}, "top_p must be above 0 and at most 1"),

@@ -16,7 +16,7 @@ from limelight.layers.rotary import Rotation, rotate
 from limelight.ops.bias import Alibi
 from limelight.ops.mask_rules import Mask
 from limelight.ops.project import project
-from limelight.shapes import OptionError, ShapeError, check_number, check_whole, shape_text
+from limelight.shapes import OptionError, ShapeError, check_chance, check_whole, shape_text
 
 Biases = Literal["none", "inputs", "all"]
 Sight = Literal["all", "slice"]
@@ -205,7 +205,7 @@ class Attention(nn.Module):
             ("value_rank", 1 if self.value_rank is None else self.value_rank),
         ):  # fmt: skip
             check_whole(name, size)
-        check_number("dropout", self.dropout, "at least 0 and below 1", low=0.0, high=1 - 1e-9)
+        check_chance("dropout", self.dropout)
         if self.heads % self.kv_heads:
             raise OptionError(
                 f"kv_heads must divide heads, "

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limelight.shapes import OptionError, check_number, check_whole
+from limelight.shapes import OptionError, check_number, check_positive, check_whole
 
 
 class Rotation(NamedTuple):
@@ -109,7 +109,7 @@ class YarnScaling(Scaling):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("rotary scaling trained", self.trained)
-        check_number("rotary scaling slow", self.slow, "a positive number", low=1e-9)
+        check_positive("rotary scaling slow", self.slow)
         check_number(
             "rotary scaling fast", self.fast, f"at least slow = {self.slow}", low=self.slow
         )
@@ -188,7 +188,7 @@ class Rotary(nn.Module):
         super().__init__()
         if size < 2 or size % 2:
             raise OptionError(f"rotary needs an even number of head channels, found {size}")
-        check_number("rotary base", base, "above 1", low=1.0 + 1e-9)
+        check_number("rotary base", base, "above 1", above=1.0)
         self.size, self.base, self.scaling = size, base, scaling
         # A plain attribute, not a buffer: model.to(torch.bfloat16) must not round the angles.
         self._angles = self._make_angles(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limelight.models.reader import Reader
-from limelight.shapes import OptionError
+from limelight.shapes import check_number, check_whole
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,8 @@ class Beam:
     length_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.width, bool) or not isinstance(self.width, int) or self.width < 1:
-            raise OptionError(
-                f"beam width must be a whole number of at least 1, found {self.width!r}"
-            )
-        if not math.isfinite(self.length_penalty):
-            raise OptionError(f"length_penalty must be finite, found {self.length_penalty}")
+        check_whole("beam width", self.width)
+        check_number("length_penalty", self.length_penalty, "finite")
 
     def score(self, total: float, length: int) -> float:
         """The score of a continuation of `length` tokens whose log-probabilities sum to `total`."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Literal, cast, get_args
 
 from limelight.layers.block import Order
 from limelight.layers.feedforward import Activation
 from limelight.layers.norm import Norm
 from limelight.layers.rotary import SCALINGS, Scaling
-from limelight.shapes import OptionError, check_whole
+from limelight.shapes import OptionError, check_chance, check_number, check_whole
 
 Kind = Literal["encoder", "decoder", "transformer"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -102,12 +102,11 @@ class Config:
             check_whole("window", self.window, 0)
 
     def _check_numbers(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise OptionError(f"dropout must be at least 0 and below 1, found {self.dropout}")
-        if not 0 < self.norm_eps < 1:
-            raise OptionError(f"norm_eps must be a small positive number, found {self.norm_eps}")
-        if not self.rotary_base > 1:
-            raise OptionError(f"rotary_base must be above 1, found {self.rotary_base}")
+        check_chance("dropout", self.dropout)
+        check_number(
+            "norm_eps", self.norm_eps, "a small positive number, below 1", above=0.0, below=1.0
+        )
+        check_number("rotary_base", self.rotary_base, "above 1", above=1.0)
 
     def _check_heads(self) -> None:
         if self.head_size is None and self.width % self.heads:
@@ -222,11 +221,8 @@ class Config:
         unknown = sorted(set(values) - known)
         if unknown:
             raise OptionError(f"config has unknown fields: {', '.join(unknown)}")
-        missing = [
-            name
-            for name in ("kind", "vocabulary", "width", "layers", "heads", "context")
-            if name not in values
-        ]
+        required = [field.name for field in fields(cls) if field.default is MISSING]
+        missing = [name for name in required if name not in values]
         if missing:
             raise OptionError(f"config lacks fields: {', '.join(missing)}")
         values = dict(values)

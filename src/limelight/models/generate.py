@@ -10,7 +10,7 @@ from limelight.models.beam import Beam, search
 from limelight.models.reader import Writer, read, room
 from limelight.models.sampling import Sampling, generators
 from limelight.models.tokens import Tokens, prompt_ids
-from limelight.shapes import OptionError, UnavailableError
+from limelight.shapes import OptionError, UnavailableError, check_whole
 
 Prompt = str | Sequence[int]
 """A text, or the token ids of one."""
@@ -233,8 +233,7 @@ def _check(
 ) -> list[list[int]]:
     if not isinstance(model, Writer):
         raise OptionError(f"model must be a Decoder or a Transformer, found {type(model).__name__}")
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 0:
-        raise OptionError(f"max_tokens must be a whole number of at least 0, found {max_tokens!r}")
+    check_whole("max_tokens", max_tokens, 0)
     if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
         raise OptionError(f"stop must be a list of strings that are not empty, found {stop!r}")
     if stop and model.tokens is None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from limelight.layers.cache import Cache
 from limelight.ops.mask_rules import Mask
 from limelight.ops.masks import causal, documents, padding, window
-from limelight.shapes import DtypeError, OptionError, ShapeError, shape_text
+from limelight.shapes import DtypeError, OptionError, ShapeError, check_whole, shape_text
 
 
 class Layout(NamedTuple):
@@ -127,7 +127,4 @@ def full_reach(around: int | None) -> Mask | None:
 
 def _counts(lengths: Sequence[int] | Tensor) -> tuple[int, ...]:
     values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise OptionError(f"lengths must be whole numbers of at least 0, found {value!r}")
-    return tuple(values)
+    return tuple(check_whole("each of lengths", value, 0) for value in values)

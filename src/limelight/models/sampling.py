@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from limelight.shapes import OptionError, check_number
+from limelight.shapes import check_number, check_positive, check_whole
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,11 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("temperature", self.temperature, "at least 0", low=0.0)
-        if math.isinf(self.temperature):
-            raise OptionError("temperature must be finite, found inf")
-        if self.top_k is not None and (
-            isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1
-        ):
-            raise OptionError(f"top_k must be a whole number of at least 1, found {self.top_k!r}")
-        if not 0 < self.top_p <= 1:
-            raise OptionError(f"top_p must be above 0 and at most 1, found {self.top_p}")
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise OptionError(
-                f"repetition_penalty must be a positive number, found {self.repetition_penalty}"
-            )
+        check_number("temperature", self.temperature, "at least 0 and finite", low=0.0)
+        if self.top_k is not None:
+            check_whole("top_k", self.top_k)
+        check_number("top_p", self.top_p, "above 0 and at most 1", above=0.0, high=1.0)
+        check_positive("repetition_penalty", self.repetition_penalty)
 
     def draw(
         self,

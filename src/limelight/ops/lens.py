@@ -44,7 +44,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from limelight.ops.mask_rules import Extent
-from limelight.shapes import OptionError
+from limelight.shapes import OptionError, check_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,12 @@ class Lens:
 
     def __post_init__(self) -> None:
         for name in ("top", "value_top"):
-            _check_count(name, getattr(self, name), least=0)
+            check_whole(name, getattr(self, name), 0)
         for name in ("entropy", "distance", "received", "keep"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} must be True or False, found {getattr(self, name)!r}")
         if self.band is not None:
-            _check_count("band", self.band, least=0)
+            check_whole("band", self.band, 0)
         for name in ("map", "value_map"):
             _check_cells(name, getattr(self, name))
         if not isinstance(self.columns, Iterable):
@@ -156,18 +156,13 @@ class Statistics(NamedTuple):
     value_map: Pooled | None = None
 
 
-def _check_count(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name} must be a whole number of at least {least}, found {value!r}")
-
-
 def _check_cells(name: str, value: tuple[int, int] | None) -> None:
     if value is None:
         return
     if not isinstance(value, tuple) or len(value) != 2:
         raise OptionError(f"{name} must be (rows, columns), found {value!r}")
     for size in value:
-        _check_count(f"{name} size", size, least=1)
+        check_whole(f"{name} size", size)
 
 
 def _fit_cells(cells: tuple[int, int] | None, extent: Extent) -> tuple[int, int] | None:

@@ -13,9 +13,10 @@ from limelight.ops.mask_rules import Extent, Mask, as_mask
 from limelight.shapes import (
     FLOATING,
     DtypeError,
-    OptionError,
     ShapeError,
+    check_chance,
     check_number,
+    check_positive,
     check_rank,
     check_same_device,
     check_same_kind,
@@ -81,13 +82,11 @@ def check_problem(
         bias, slopes = None, _check_slopes(bias.slopes, h, query)
     elif bias is not None:
         bias = _check_bias(bias, extent, query)
-    chance = check_number("dropout", dropout, "at least 0 and below 1", low=0.0)
-    if chance >= 1:
-        raise OptionError(f"dropout must be at least 0 and below 1, found {dropout}")
+    chance = check_chance("dropout", dropout)
     return Problem(
         query, key, value, mask, bias, slopes,
         scale=_check_scale(scale, d),
-        softcap=_check_softcap(softcap),
+        softcap=0.0 if softcap is None else check_positive("softcap", softcap),
         dropout=chance,
         seed=torch.randint(1 << 62, ()) if chance else None,
     )  # fmt: skip
@@ -147,18 +146,4 @@ def _check_bias(bias: Tensor, extent: Extent, query: Tensor) -> Tensor:
 
 
 def _check_scale(scale: float | None, d: int) -> float:
-    if scale is None:
-        return 1.0 / math.sqrt(d)
-    number = float(scale)
-    if not -math.inf < number < math.inf:  # plain comparisons trace under torch.compile
-        raise OptionError(f"scale must be a finite number, found {scale}")
-    return number
-
-
-def _check_softcap(softcap: float | None) -> float:
-    if softcap is None:
-        return 0.0
-    number = float(softcap)
-    if not 0 < number < math.inf:
-        raise OptionError(f"softcap must be a positive number, found {softcap}")
-    return number
+    return 1.0 / math.sqrt(d) if scale is None else check_number("scale", scale, "a finite number")
