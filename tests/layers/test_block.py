@@ -100,5 +100,7 @@ def test_refusals():
         Block(Attention(8, 2), FeedForward(16))
     with pytest.raises(OptionError, match="without output projection gives 6 channels"):
         Block(Attention(8, 2, head_size=3, output=False), FeedForward(8))
+    with pytest.raises(OptionError, match="dropout must be at least 0 and below 1, found 1"):
+        Block(Attention(8, 2), FeedForward(8), dropout=1.0)
     with pytest.raises(OptionError, match="memory must be given"):
         block("pre", cross=True)(torch.zeros(1, 2, 8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from limelight.layers.norm import make_norm
 from limelight.layers.rotary import Rotation
 from limelight.ops.bias import Alibi
 from limelight.ops.mask_rules import Mask
-from limelight.shapes import OptionError
+from limelight.shapes import OptionError, check_chance
 
 Order = Literal["pre", "post", "late"]
 
@@ -78,7 +79,7 @@ class Block(nn.Module):
                     f"{name} without output projection gives {layer.heads * layer.value_size} "
                     f"channels, expected width = {width}"
                 )
-        self.order, self.dropout = order, dropout
+        self.order, self.dropout = order, check_chance("dropout", dropout)
         self.attention = attention
         self.attention_norm = norm(width) if order != "late" else None
         self.cross = cross
@@ -99,30 +100,24 @@ class Block(nn.Module):
     ) -> Tensor:
         """`b n m` → `b n m`; mask, bias and rotation go to self-attention, memory_mask to cross."""
         own, other = (None, None) if cache is None else cache
-        pre, norm = self.order == "pre", self.attention_norm
-        y = self.attention(
-            norm(x) if pre and norm is not None else x,
-            mask=mask, bias=bias, rotation=rotation, cache=own,
-        )  # fmt: skip
-        x = self._join(x, y, norm)
+        attention = partial(self.attention, mask=mask, bias=bias, rotation=rotation, cache=own)
+        x = self._around(x, self.attention_norm, attention)
         if self.cross is not None:
             if memory is None:
                 raise OptionError("this block attends to a memory: memory must be given")
-            norm = self.cross_norm
-            y = self.cross(
-                norm(x) if pre and norm is not None else x, memory, mask=memory_mask, cache=other
-            )
-            x = self._join(x, y, norm)
-        norm = self.feedforward_norm
-        y = self._drop(self.feedforward(norm(x) if pre else x))
-        return x + y if pre else norm(x + y)
+            cross = partial(self.cross, memory=memory, mask=memory_mask, cache=other)
+            x = self._around(x, self.cross_norm, cross)
+        return self._around(x, self.feedforward_norm, self.feedforward)
 
-    def _join(self, x: Tensor, y: Tensor, norm: nn.Module | None) -> Tensor:
-        """The output y of an attention layer put together with what went around it."""
-        y = self._drop(y)
-        if norm is None:
-            return y
-        return x + y if self.order == "pre" else norm(x + y)
+    def _around(
+        self, x: Tensor, norm: nn.Module | None, layer: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """A layer with its way around it, and the norm where `order` puts it."""
+        if norm is None:  # "late": nothing goes around attention
+            return self._drop(layer(x))
+        if self.order == "pre":
+            return x + self._drop(layer(norm(x)))
+        return norm(x + self._drop(layer(x)))
 
     def _drop(self, y: Tensor) -> Tensor:
         return F.dropout(y, self.dropout) if self.dropout and self.training else y
