@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from limelight.layers.rotary import Llama3Scaling, plain_angles
 from limelight.shapes import FileError, UnavailableError
 
 if TYPE_CHECKING:
@@ -134,22 +135,21 @@ class Gguf:
         """Llama 3's rule, found again from the factors that the file holds in its place."""
         found = self.read("rope_freqs.weight").double()
         base = float(self.get("llama.rope.freq_base", 10000.0))
-        factor = round(float(found.max()), 3)
-        rule = {
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        }
-        turns = 8192 / (2 * torch.pi * base ** (torch.arange(len(found)) / len(found)))
-        smooth = ((turns - 1.0) / 3.0).clamp(0, 1)
-        expected = 1 / ((1 - smooth) / factor + smooth)
+        # The slowest angle is divided by the whole factor, which is at least 1 in any rule.
+        rule = Llama3Scaling(max(1.0, round(float(found.max()), 3)), trained=8192)
+        size = 2 * len(found)
+        expected = plain_angles(base, size) / rule.angles(base, size, longest=rule.trained)
         if not torch.allclose(found, expected.double(), rtol=1e-3):
             raise FileError(
                 f"{self.path}: tensor 'rope_freqs.weight' follows no known scaling rule"
             )
-        return rule
+        return {
+            "rope_type": rule.kind,
+            "factor": rule.factor,
+            "low_freq_factor": rule.low,
+            "high_freq_factor": rule.high,
+            "original_max_position_embeddings": rule.trained,
+        }
 
 
 _NAMES = {
