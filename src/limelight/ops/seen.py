@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops.lens import Lens, Links, Pooled, Statistics
-from limelight.ops.lens_tiled import statistics_of_weights
+from limelight.ops.lens_tiled import TILE, statistics_of_weights
 from limelight.ops.mask_rules import Extent
 from limelight.ops.problem import Problem
 from limelight.ops.sources import Call, Dense, Source
@@ -167,6 +167,21 @@ class Seen(TensorLike):
                 f"limit = {limit / 1e9:.1f} GB; ask for rows(...) or tile(...), or raise the limit"
             )
         return self.rows(slice(None))
+
+    def in_tiles(self, run: int = 1) -> Iterator[tuple[int, Tensor]]:
+        """All weights, some queries at a time, recomputed: the first query's number and `b h r j`.
+
+        A tile holds about two million weights, however many keys there are, and whole runs of
+        `run` queries.
+
+        >>> seen = Seen.of_weights(torch.eye(5).view(1, 1, 5, 5))
+        >>> [(first, tile.shape) for first, tile in seen.in_tiles()]
+        [(0, torch.Size([1, 1, 5, 5]))]
+        """
+        b, h, i, j = self.extent
+        step = max(1, TILE // max(1, b * h * j * run)) * run
+        for first in range(0, i, step):
+            yield first, self.rows(slice(first, first + step))
 
     def __getitem__(self, index: Any) -> Tensor:
         """Dense weights at an index; only those of the row and head that it names are computed."""

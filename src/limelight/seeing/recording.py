@@ -14,7 +14,7 @@ from torch import Tensor
 
 from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
-from limelight.seeing.tokens import Token, plain_tokens
+from limelight.seeing.tokens import Token, plain_tokens, words
 from limelight.shapes import OptionError, ShapeError, shape_text
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ class Recording:
         if keys > 1 and queries > 1:
             share = float(self.received()[..., 0].mean()) / queries
             # A causal model's early queries see few keys: the first token's even share is larger.
-            causal = all(float(seen.rows([0])[..., 1:].sum()) < 1e-6 for seen in self.layers[:1])
+            causal = float(self.layers[0].rows([0])[..., 1:].sum()) < 1e-6
             even = sum(1 / (i + 1) for i in range(queries)) / queries if causal else 1 / keys
             if share > min(4 * even, 0.5):
                 special.add(0)
@@ -208,29 +208,46 @@ class Recording:
         """
         chosen: tuple[list[Link], list[Link]] = ([], [])
         for number, seen in zip(self.layer_numbers, self.layers, strict=True):
-            step = _rows_at_once(seen)
-            for first in range(0, seen.extent.i, step):
-                weights = seen.rows(slice(first, first + step))[0].cpu()
-                telling, link = self._telling(first, first + weights.shape[1])
-                for wanted, found in zip((telling, link & ~telling), chosen, strict=True):
+            for first, tile in seen.in_tiles():
+                weights, rows = tile[0].cpu(), slice(first, first + tile.shape[2])
+                telling = self.tells(rows)
+                apart = self._links(rows) & ~telling
+                for wanted, found in zip((telling, apart), chosen, strict=True):
                     found += self._best(number, first, weights * wanted, n)
         best = [sorted(links, key=lambda one: -one.weight)[:n] for links in chosen]
         return Strongest(*best)
 
-    def _telling(self, first: int, last: int) -> tuple[Tensor, Tensor]:
-        """Which links of some queries are worth showing, and which are links at all: `r j`."""
-        rows = self.queries[first:last]
-        own = self.queries is self.tokens
-        plain = torch.tensor(
-            [not (j in self.sinks or t.separates) for j, t in enumerate(self.tokens)]
-        )
-        asks = torch.tensor([not (token.special or token.separates) for token in rows])
-        telling = asks[:, None] & plain
-        if not own:
-            return telling, torch.ones_like(telling)
-        words = torch.tensor([token.word for token in self.tokens])
-        telling &= (words[first:last, None] - words).abs() > 1
-        return telling, torch.arange(first, last)[:, None] != torch.arange(len(self.tokens))
+    @cached_property
+    def set_apart(self) -> frozenset[int]:
+        """Keys that would drown the others and say little: sinks, special tokens, punctuation."""
+        return self.sinks | {j for j, token in enumerate(self.tokens) if token.separates}
+
+    def tells(self, rows: slice) -> Tensor:
+        """Which links of some queries are worth showing: `r j`.
+
+        Those between plain tokens; within one text not between neighbouring words.
+        """
+        asks, answers, words = self._plain
+        tells = asks[rows, None] & answers
+        if self.queries is self.tokens:
+            tells &= (words[rows, None] - words).abs() > 1
+        return tells
+
+    @cached_property
+    def _plain(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Which queries and which keys are plain tokens, and the word of each key: `i`, `j`, `j`.
+
+        Kept, since a long recording is looked through in thousands of tiles.
+        """
+        asks = [not (token.special or token.separates) for token in self.queries]
+        answers = [j not in self.set_apart for j in range(len(self.tokens))]
+        words = [token.word for token in self.tokens]
+        return torch.tensor(asks), torch.tensor(answers), torch.tensor(words)
+
+    def _links(self, rows: slice) -> Tensor:
+        """Which weights of some queries are links at all, and no token's look at itself: `r j`."""
+        queries, keys = torch.arange(len(self.queries)), torch.arange(len(self.tokens))
+        return (queries[rows, None] != keys) | (self.queries is not self.tokens)
 
     def _best(self, layer: int, first: int, weights: Tensor, n: int) -> list[Link]:
         """The n greatest of `h r j`."""
@@ -288,15 +305,9 @@ def _received(seen: Seen) -> Tensor:
     if seen.statistics.received is not None:
         return seen.statistics.received[0]
     total = torch.zeros(seen.extent.h, seen.extent.j, dtype=seen.dtype, device=seen.device)
-    step = _rows_at_once(seen)
-    for first in range(0, seen.extent.i, step):
-        total += seen.rows(slice(first, first + step))[0].sum(1)
+    for _, tile in seen.in_tiles():
+        total += tile[0].sum(1)
     return total
-
-
-def _rows_at_once(seen: Seen) -> int:
-    """Rows of a few million weights together, however long the text."""
-    return max(1, (1 << 21) // max(seen.extent.h * seen.extent.j, 1))
 
 
 def _places(text: str, tokens: tuple[Token, ...]) -> list[list[int]]:
@@ -305,12 +316,9 @@ def _places(text: str, tokens: tuple[Token, ...]) -> list[list[int]]:
         wanted = same(text.strip())
         found = [[j] for j, token in enumerate(tokens) if same(token.text) == wanted]
         if not found:
-            words: dict[int, list[int]] = {}
-            for j, token in enumerate(tokens):
-                words.setdefault(token.word, []).append(j)
             found = [
                 word
-                for word in words.values()
+                for word in words(tokens)
                 if len(word) > 1 and same("".join(tokens[j].text for j in word)) == wanted
             ]
         if found:

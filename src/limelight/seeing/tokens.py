@@ -63,6 +63,18 @@ def plain_tokens(words: Sequence[str]) -> tuple[str, tuple[Token, ...]]:
     return " ".join(words), tuple(tokens)
 
 
+def words(tokens: Sequence[Token]) -> list[list[int]]:
+    """The tokens of each word, by their indices.
+
+    >>> words(place_tokens("a pin", [(0, 1), (2, 4), (4, 5)], ["?"] * 3, [False] * 3))
+    [[0], [1, 2]]
+    """
+    found: dict[int, list[int]] = {}
+    for index, token in enumerate(tokens):
+        found.setdefault(token.word, []).append(index)
+    return list(found.values())
+
+
 def _runs_on(text: str, before: Token, start: int) -> bool:
     """True where the token at `start` goes on with the word of the token before it."""
     if before.end != start or before.start == before.end:

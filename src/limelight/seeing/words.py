@@ -7,9 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
 from limelight.seeing.recording import Recording
-from limelight.seeing.tokens import Token
+from limelight.seeing.tokens import Token, words
 
 
 def merge_words(recording: Recording) -> Recording:
@@ -40,20 +41,18 @@ def merge_words(recording: Recording) -> Recording:
 
 def _membership(tokens: tuple[Token, ...], text: str) -> tuple[Tensor, tuple[Token, ...]]:
     """Which word each token belongs to, `words tokens`, and the words."""
-    groups: dict[int, list[int]] = {}
-    for index, token in enumerate(tokens):
-        groups.setdefault(token.word, []).append(index)
+    groups = words(tokens)
     belongs = torch.zeros(len(groups), len(tokens))
-    words: list[Token] = []
-    for number, group in enumerate(groups.values()):
+    merged: list[Token] = []
+    for number, group in enumerate(groups):
         belongs[number, group] = 1
         first, last = tokens[group[0]], tokens[group[-1]]
         shown = text[first.start : last.end] or "".join(tokens[index].text for index in group)
-        words.append(Token(shown, first.start, last.end, number, first.special))
-    return belongs, tuple(words)
+        merged.append(Token(shown, first.start, last.end, number, first.special))
+    return belongs, tuple(merged)
 
 
-def _without_values(seen: Seen):
+def _without_values(seen: Seen) -> Lens:
     """The lens for merged weights, which have no values of their own to be weighed by."""
     size = seen.extent.j
     columns = tuple(column for column in seen.lens.columns if column == 0 and size)

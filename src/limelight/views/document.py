@@ -31,11 +31,11 @@ from limelight.ops.problem import Problem
 from limelight.ops.seen import Seen
 from limelight.ops.sources import Call
 from limelight.seeing.recording import Link, Recording
-from limelight.seeing.tokens import Token
+from limelight.seeing.tokens import Token, words
 from limelight.views.colours import DARK, LIGHT
 from limelight.views.labels import visible
 from limelight.views.packing import packed, packed_channels, packed_weights
-from limelight.views.telling import opening, set_apart, tiles
+from limelight.views.telling import opening
 
 MOST_WEIGHTS = 10_000_000
 """A page holds no more weights than these (about 20 MB); longer texts are shown in runs."""
@@ -51,7 +51,7 @@ def document(
     choice = opening(recording, layer, head)
     run = _run_length(recording)
     same = recording.queries is recording.tokens
-    apart = set_apart(recording)
+    apart = recording.set_apart
     marks = {index for index, token in enumerate(recording.queries) if token.special}
     keys = _side(recording.tokens, recording.text, apart, run)
     queries = keys if same else _side(recording.queries, recording.query_text, marks, run)
@@ -105,28 +105,27 @@ def _runs(count: int, run: int) -> int:
 
 def _weights(seen: Seen, run: int) -> Tensor:
     """A layer's weights by runs: `h i j`; sums over keys and means over queries of a run."""
-    if run == 1:
-        return torch.cat(list(tiles(seen)), dim=1)
     merged: list[Tensor] = []
-    for tile in tiles(seen, run):
-        rows, columns = tile.shape[1:]
+    for _, tile in seen.in_tiles(run):
+        weights = tile[0].float().cpu()
+        rows, columns = weights.shape[1:]
         # whole runs, the last one filled up with zeros and divided by what it really holds
-        whole = pad(tile, (0, -columns % run, 0, -rows % run))
+        whole = pad(weights, (0, -columns % run, 0, -rows % run))
         sums = whole.unflatten(2, (-1, run)).sum(3).unflatten(1, (-1, run)).sum(2)
         held = (rows - torch.arange(0, rows, run)).clamp(max=run)
         merged.append(sums / held[:, None])
     return torch.cat(merged, dim=1)
 
 
-def _side(tokens: Sequence[Token], text: str, apart: set[int] | frozenset[int], run: int):
+def _side(
+    tokens: Sequence[Token], text: str, apart: set[int] | frozenset[int], run: int
+) -> dict[str, Any]:
     if run > 1:
         return _side_of_runs(tokens, text, run)
-    words: dict[int, list[int]] = {}
-    for index, token in enumerate(tokens):
-        words.setdefault(token.word, []).append(index)
-    place = {number: place for place, number in enumerate(words)}
-    firsts = [tokens[group[0]] for group in words.values()]
-    lasts = [tokens[group[-1]] for group in words.values()]
+    groups = words(tokens)
+    firsts = [tokens[group[0]] for group in groups]
+    lasts = [tokens[group[-1]] for group in groups]
+    place = {first.word: place for place, first in enumerate(firsts)}
     spelled = [
         text[first.start : last.end] or first.text
         for first, last in zip(firsts, lasts, strict=True)
@@ -142,7 +141,7 @@ def _side(tokens: Sequence[Token], text: str, apart: set[int] | frozenset[int], 
     }
 
 
-def _side_of_runs(tokens: Sequence[Token], text: str, run: int):
+def _side_of_runs(tokens: Sequence[Token], text: str, run: int) -> dict[str, Any]:
     groups = [tokens[first : first + run] for first in range(0, len(tokens), run)]
     labels = [
         visible(text[group[0].start : group[-1].end] or " ".join(one.text for one in group))

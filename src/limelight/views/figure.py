@@ -19,7 +19,7 @@ from limelight.seeing.tokens import Token
 from limelight.shapes import FileError, OptionError, UnavailableError
 from limelight.views.colours import LIGHT
 from limelight.views.labels import fit, visible
-from limelight.views.telling import opening, set_apart, spread
+from limelight.views.telling import opening, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     side = min(12.0, max(3.6, 0.36 * max(len(rows), len(columns)) + 1.2))
     figure = _figure(side + 0.8, side)
     axes = figure.add_subplot()
-    weights, blank = recording.weights(layer, head).float().cpu(), sorted(set_apart(recording))
+    weights, blank = recording.weights(layer, head).float().cpu(), sorted(recording.set_apart)
     weights[:, blank] = float("nan")
     extent = (-0.5, len(columns) - 0.5, len(rows) - 0.5, -0.5)
     image = axes.imshow(weights.numpy(), cmap=_scale(), vmin=0.0, aspect="equal", extent=extent)
@@ -65,7 +65,7 @@ def all_heads(recording: Recording) -> Figure:
     count, heads = len(recording.layers), len(recording.head_numbers)
     figure = _figure(0.75 * heads + 0.8, 0.75 * count + 0.9)
     grid = figure.subplots(count, heads, squeeze=False)
-    blank = sorted(set_apart(recording))
+    blank = sorted(recording.set_apart)
     for place, layer in enumerate(recording.layer_numbers):
         for column, head in enumerate(recording.head_numbers):
             axes: Axes = grid[place, column]
@@ -181,7 +181,7 @@ def _links(
 ) -> list[tuple[int, int, float]]:
     """Links of at least `least` between different tokens that are not set apart, weakest first."""
     weights = recording.weights(layer, head).float().cpu()
-    weights[:, sorted(set_apart(recording))] = 0.0
+    weights[:, sorted(recording.set_apart)] = 0.0
     weights.fill_diagonal_(0.0)
     pairs = (weights >= least).nonzero().tolist()
     return sorted(((i, j, float(weights[i, j])) for i, j in pairs), key=lambda link: link[2])

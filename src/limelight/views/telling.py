@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -16,8 +16,6 @@ RULE = (
     "heads; special tokens, punctuation and sinks set apart"
 )
 """The rule of `most_telling`, in words."""
-
-_AT_ONCE = 1 << 21
 
 
 def most_telling(
@@ -56,10 +54,9 @@ def most_telling(
     for number in recording.layer_numbers if layer is None else (layer,):
         seen = recording.seen(number)
         average = averages[recording.layer_numbers.index(number), positions, None]
-        first = 0
-        for tile in tiles(seen):
-            weights = tile[positions]
-            values = (weights - average) * reach(first, first + weights.shape[1])
+        for first, tile in seen.in_tiles():
+            weights = tile[0, positions].float().cpu()
+            values = (weights - average) * reach(slice(first, first + weights.shape[1]))
             place = int(values.argmax())
             found = float(values.flatten()[place])
             if found > 0 and (best is None or found > best[0]):
@@ -67,7 +64,6 @@ def most_telling(
                 row, column = divmod(rest, values.shape[2])
                 weight = float(weights[at, row, column])
                 best = found, Link(number, heads[at], first + row, column, weight)
-            first += weights.shape[1]
     return None if best is None else best[1]
 
 
@@ -83,7 +79,7 @@ def opening(recording: Recording, layer: int | None = None, head: int | None = N
 
 def telling(recording: Recording, link: Link) -> float:
     """The value by which `most_telling` chose a link."""
-    reach = _reach(recording)(link.query, link.query + 1)
+    reach = _reach(recording)(slice(link.query, link.query + 1))
     layer = recording.layer_numbers.index(link.layer)
     average = _averages(recording)[layer, recording.head_position(link.head), link.key]
     return (link.weight - float(average)) * float(reach[0, link.key])
@@ -94,34 +90,18 @@ def _averages(recording: Recording) -> torch.Tensor:
     return recording.received().float().cpu() / max(1, len(recording.queries))
 
 
-def _reach(recording: Recording) -> Callable[[int, int], torch.Tensor]:
-    """For rows first … last: log₂(distance in words), 0 where a link has no say: `i j`."""
-    queries, keys = recording.queries, recording.tokens
-    same = queries is keys
-    out = set_apart(recording)
-    key_words = torch.tensor([token.word for token in keys])
-    key_counts = torch.tensor([index not in out for index in range(len(keys))])
-    query_words = torch.tensor([token.word for token in queries])
-    query_counts = torch.tensor([not (token.special or token.separates) for token in queries])
+def _reach(recording: Recording) -> Callable[[slice], torch.Tensor]:
+    """For some queries: log₂(distance in words), 0 where a link does not tell: `r j`."""
+    words = torch.tensor([token.word for token in recording.tokens])
 
-    def reach(first: int, last: int) -> torch.Tensor:
-        rows = slice(first, last)
-        if same:
-            distance = (query_words[rows, None] - key_words[None]).abs()
-            value = torch.log2(distance.float().clamp(min=1))
-        else:
-            value = torch.ones(len(query_words[rows]), len(keys))
-        return value * (query_counts[rows, None] & key_counts[None])
+    def reach(rows: slice) -> torch.Tensor:
+        tells = recording.tells(rows)
+        if recording.queries is not recording.tokens:
+            return tells.float()
+        distance = (words[rows, None] - words).abs().float()
+        return distance.log2().where(tells, 0.0)
 
     return reach
-
-
-def tiles(seen: Seen, run: int = 1) -> Iterator[torch.Tensor]:
-    """All rows of a layer, some whole runs of rows at a time: `h r j`."""
-    _, heads, rows, columns = seen.extent
-    step = max(1, _AT_ONCE // max(1, heads * columns * run)) * run
-    for first in range(0, rows, step):
-        yield seen.rows(slice(first, first + step))[0].float().cpu()
 
 
 def spread(seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
@@ -130,9 +110,3 @@ def spread(seen: Seen) -> tuple[torch.Tensor, torch.Tensor]:
     if statistics.entropy is None or statistics.distance is None:
         seen = Seen.of_weights(seen.dense(), Lens(top=0, entropy=True, distance=True))
     return seen.entropy[0].mean(-1).cpu() / math.log(2), seen.distance[0].mean(-1).cpu()
-
-
-def set_apart(recording: Recording) -> frozenset[int]:
-    """The keys that views set apart: sinks, special tokens, punctuation."""
-    marks = (index for index, token in enumerate(recording.tokens) if token.separates)
-    return recording.sinks | frozenset(marks)

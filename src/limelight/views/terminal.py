@@ -20,7 +20,6 @@ from limelight.seeing.recording import Recording
 from limelight.views.colours import DARK, LIGHT, shade
 from limelight.views.labels import columns as width_of
 from limelight.views.labels import fit, visible
-from limelight.views.telling import set_apart, tiles
 
 _SHADES = " ░▒▓█"
 _WIDEST_LABEL = 14
@@ -33,7 +32,7 @@ def heat_map(recording: Recording, layer: int, head: int, mark: int | None = Non
         recording.weights(layer, head),
         [visible(token.text, _WIDEST_LABEL) for token in recording.queries],
         [visible(token.text, _WIDEST_LABEL) for token in recording.tokens],
-        set_apart(recording),
+        recording.set_apart,
         mark,
     )
 
@@ -55,9 +54,9 @@ def strongest_links(recording: Recording, count: int = 8) -> Links:
 
 def all_heads(recording: Recording, chosen: tuple[int, int] | None = None) -> Heads:
     """Every head by the weight of its strongest link, sinks and punctuation set apart."""
-    plain = torch.tensor([k not in set_apart(recording) for k in range(len(recording.tokens))])
+    plain = torch.tensor([k not in recording.set_apart for k in range(len(recording.tokens))])
     values = [
-        torch.stack([(rows * plain).amax((1, 2)) for rows in tiles(seen)]).amax(0)
+        torch.stack([(tile[0].cpu() * plain).amax((1, 2)) for _, tile in seen.in_tiles()]).amax(0)
         for seen in recording.layers
     ]
     position = None
