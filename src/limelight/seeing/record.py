@@ -19,6 +19,7 @@ from limelight.models.tokens import Encoded, Tokens
 from limelight.models.transformer import Transformer
 from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
+from limelight.seeing.choice import LENS, check_chosen
 from limelight.seeing.flow import Flow, flow_of
 from limelight.seeing.recording import Recording
 from limelight.seeing.tokens import Token, place_tokens
@@ -27,9 +28,6 @@ from limelight.version import __version__
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-LENS = Lens(top=8, entropy=True, distance=True, columns=(0,), received=True)
-"""What is noted unless asked otherwise."""
 
 FLOW_LIMIT = 512
 """Tokens up to which the input and output of every layer is kept, for telling its steps."""
@@ -97,8 +95,10 @@ def _look_inside(
     heads: Sequence[int] | None,
 ) -> Recording:
     modules = _attention_layers(model)
-    numbers = _chosen("layers", layers, len(modules))
-    chosen = _chosen("heads", heads, model.config.heads)
+    check_chosen("layers", layers, len(modules))
+    check_chosen("heads", heads, model.config.heads)
+    numbers = tuple(range(len(modules)) if layers is None else layers)
+    chosen = tuple(range(model.config.heads) if heads is None else heads)
     limit = model.config.context
     encoded, taken = _encode(tokens, text, limit)
     written, aim = (None, "") if target is None else _encode(tokens, target, limit)
@@ -202,17 +202,6 @@ def _shifted(tokens: Tokens, target: list[int]) -> Tensor:
 def _tokens(tokens: Tokens, text: str, encoded: Encoded) -> tuple[Token, ...]:
     special = [token in tokens.special for token in encoded.ids]
     return place_tokens(text, encoded.spans, encoded.pieces, special)
-
-
-def _chosen(name: str, numbers: Sequence[int] | None, size: int) -> tuple[int, ...]:
-    if numbers is None:
-        return tuple(range(size))
-    for number in numbers:
-        if not 0 <= number < size:
-            raise OptionError(f"{name} names {number}, expected numbers from 0 to {size - 1}")
-    if not numbers or len(set(numbers)) != len(numbers):
-        raise OptionError(f"{name} must be one or more different numbers, found {list(numbers)}")
-    return tuple(numbers)
 
 
 def _made(lens: Lens, taken: str, aim: str = "") -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,28 +10,17 @@ from torch import Tensor, nn
 
 from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
+from limelight.seeing.choice import LENS, check_chosen
 from limelight.seeing.hf_tokens import tokens_of_ids
 from limelight.seeing.huggingface import NAME, Watcher, register, watchers
 from limelight.seeing.join import Piece, continues, join, own_keys, with_keys, without_keys
 from limelight.seeing.recording import Recording
+from limelight.seeing.stacks import Place, is_cross, labelled, place_of
 from limelight.shapes import OptionError, UnavailableError
 from limelight.version import __version__
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-LENS = Lens(top=8, entropy=True, distance=True, received=True)
-
-_CROSS = re.compile(r"cross|enc_?dec|encoder_attn|enc_attn", re.IGNORECASE)
-
-
-class Place(NamedTuple):
-    """Where an attention module stands in its model."""
-
-    stack: str
-    """the path with its layer number left out, the same for all layers of a kind"""
-    layer: int
-    cross: bool
 
 
 class _Step(NamedTuple):
@@ -71,8 +59,8 @@ def watch(
         layers: the layers to record, by number; all unless given.
         heads: the heads to record, by number; all unless given.
     """
+    register()  # says so where transformers is not installed
     _check_model(model)
-    register()
     watched = Watched(model, lens, layers, heads)
     configs = _set_implementation(model)
     hooks = watched.hooks()
@@ -106,14 +94,13 @@ class Watched:
     ) -> None:
         self.model, self.lens = model, lens
         self.heads = None if heads is None else list(heads)
-        _check_numbers("heads", heads, getattr(model.config, "num_attention_heads", None))
-        _check_numbers("layers", layers, getattr(model.config, "num_hidden_layers", None))
-        wanted = None if layers is None else set(layers)
+        check_chosen("heads", heads, getattr(model.config, "num_attention_heads", None))
+        check_chosen("layers", layers, getattr(model.config, "num_hidden_layers", None))
         names = {module: name for name, module in model.named_modules()}
         self.places = {
             module: place
             for module, name in names.items()
-            if (place := _place(name)) is not None and (wanted is None or place.layer in wanted)
+            if (place := place_of(name)) is not None and (layers is None or place.layer in layers)
         }
         taken = [module for module in self.places if module in watchers]
         if taken:
@@ -160,13 +147,13 @@ class Watched:
         return sum(
             len(track.get(place.layer, []))
             for stack, track in self._tracks.items()
-            if stack.startswith(root) and not _CROSS.search(stack)
+            if stack.startswith(root) and not is_cross(stack)
         )
 
     @property
     def stacks(self) -> tuple[str, ...]:
         """What there is to see: "self", or "encoder", "decoder" and "cross"."""
-        return tuple(self._labels())
+        return tuple(labelled(self._tracks))
 
     def passes(self, stack: str | None = None) -> int:
         """How many passes were recorded."""
@@ -204,7 +191,7 @@ class Watched:
         ids = _joined_ids(steps, row)
         extent = layers[0].extent
         queries, query_text = (), ""
-        if extent.i == extent.j and not _CROSS.search(self._path(stack)):
+        if extent.i == extent.j and not is_cross(self._path(stack)):
             said, tokens = tokens_of_ids(tokenizer, ids, extent.j, text)
         else:
             key_ids = steps[0].key_ids
@@ -239,7 +226,7 @@ class Watched:
         return self._tracks[self._path(stack)]
 
     def _path(self, stack: str | None) -> str:
-        labels = self._labels()
+        labels = labelled(self._tracks)
         if not labels:
             raise OptionError(
                 "nothing was recorded: run the model within the block (its attention must go "
@@ -254,23 +241,6 @@ class Watched:
             )
         return labels[name]
 
-    def _labels(self) -> dict[str, str]:
-        """Short names of the stacks; the whole path where short ones would be the same."""
-        short: dict[str, list[str]] = {}
-        for path in self._tracks:
-            label = "self"
-            if _CROSS.search(path):
-                label = "cross"
-            elif len(self._tracks) > 1:
-                sides = [side for side in ("encoder", "decoder") if side in path.lower()]
-                label = sides[0] if len(sides) == 1 else path
-            short.setdefault(label, []).append(path)
-        return {
-            (label if len(paths) == 1 else path): path
-            for label, paths in short.items()
-            for path in paths
-        }
-
     def _ids_for(self, name: str, size: int) -> Tensor | None:
         """What the innermost model around a module was given, if it fits."""
         around = [one for one in self._ids if one == "" or name.startswith(one + ".")]
@@ -284,16 +254,6 @@ class Watched:
             if "encoder" in name.lower() and ids.shape[1] == size:
                 return ids
         return None
-
-
-def _place(name: str) -> Place | None:
-    """A module's place by its path: the first number in it counts the layers."""
-    parts = name.split(".")
-    number = next((one for one in parts if one.isdecimal()), None)
-    if number is None:
-        return None
-    parts[parts.index(number)] = "*"
-    return Place(".".join(parts), int(number), bool(_CROSS.search(name)))
 
 
 def _goes_on(before: _Step, after: _Step, place: Place) -> bool:
@@ -315,12 +275,8 @@ def _joined_ids(steps: list[_Step], row: int) -> list[int] | None:
 
 
 def _check_model(model: object) -> None:
-    try:
-        from transformers import PreTrainedModel
-    except ImportError as error:
-        raise UnavailableError(
-            "transformers is not installed: pip install limelight[huggingface]"
-        ) from error
+    from transformers import PreTrainedModel
+
     if not isinstance(model, PreTrainedModel):
         raise OptionError(
             f"model must be a Hugging Face model, found {type(model).__name__}; "
@@ -346,14 +302,3 @@ def _set_implementation(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
             configs[id(config)] = (config, config._attn_implementation_internal)  # pyright: ignore[reportOptionalMemberAccess]
     model.set_attn_implementation(NAME)
     return list(configs.values())
-
-
-def _check_numbers(name: str, numbers: Sequence[int] | None, size: int | None) -> None:
-    if numbers is None:
-        return
-    if not numbers or len(set(numbers)) != len(numbers):
-        raise OptionError(f"{name} must be one or more different numbers, found {list(numbers)}")
-    for number in numbers:
-        if number < 0 or (size is not None and number >= size):
-            known = "at least 0" if size is None else f"from 0 to {size - 1}"
-            raise OptionError(f"{name} names {number}, expected numbers {known}")

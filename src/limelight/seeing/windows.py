@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from limelight.models.pretrained import Model
 from limelight.ops.lens import Lens
-from limelight.seeing.record import LENS, look
+from limelight.seeing.choice import LENS
+from limelight.seeing.record import look
 from limelight.seeing.recording import Recording
 from limelight.shapes import OptionError, UnavailableError
 

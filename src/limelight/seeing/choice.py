@@ -1,0 +1,26 @@
+"""What is recorded of a model: which layers and heads, and what is noted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limelight.ops.lens import Lens
+from limelight.shapes import OptionError
+
+LENS = Lens(top=8, entropy=True, distance=True, received=True)
+"""What is noted unless asked otherwise."""
+
+
+def check_chosen(name: str, numbers: Sequence[int] | None, size: int | None) -> None:
+    """Raise unless layers or heads are chosen by different numbers below `size`, where it is known.
+
+    None chooses all.
+    """
+    if numbers is None:
+        return
+    if not numbers or len(set(numbers)) != len(numbers):
+        raise OptionError(f"{name} must be one or more different numbers, found {list(numbers)}")
+    for number in numbers:
+        if number < 0 or (size is not None and number >= size):
+            known = "at least 0" if size is None else f"from 0 to {size - 1}"
+            raise OptionError(f"{name} names {number}, expected numbers {known}")
