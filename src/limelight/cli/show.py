@@ -63,34 +63,32 @@ def show(
 
 def _check_endings(html: Path | None, png: Path | None) -> None:
     """Say what is wrong with a file name before the model runs, not after."""
+    from limelight.shapes import OptionError
+
     for option, path, known in (
         ("--html", html, (".html", ".htm")),
         ("--png", png, (".png", ".svg", ".pdf")),
     ):
         if path is not None and path.suffix.lower() not in known:
-            raise _mistake(f"{option} must end in {' or '.join(known)}, found {path.name!r}")
+            raise OptionError(f"{option} must end in {' or '.join(known)}, found {path.name!r}")
         if path is not None and not path.absolute().parent.is_dir():
-            raise _mistake(f"{option} {path}: there is no folder {path.parent}")
-
-
-def _mistake(message: str) -> Exception:
-    from limelight.shapes import OptionError
-
-    return OptionError(message)
+            raise OptionError(f"{option} {path}: there is no folder {path.parent}")
 
 
 def _read(text: str | None, file: Path | None) -> str:
     """The text from where the person said it is."""
+    import sys
+
+    from limelight.shapes import OptionError
+
     if text is not None and file is not None:
-        raise _mistake("give a TEXT or --file, found both")
+        raise OptionError("give a TEXT or --file, found both")
     if file is not None:
         try:
             return file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise _mistake(f"--file {file}: cannot be read: {reason}") from error
-    import sys
-
+            raise OptionError(f"--file {file}: cannot be read: {reason}") from error
     if text == "-" or (text is None and not sys.stdin.isatty()):
         return sys.stdin.read()
     return EXAMPLE if text is None else text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import AdamW
 
 from limelight.training.settings import OptimizerSettings
@@ -49,8 +49,7 @@ def set_rate(optimizer: AdamW, rate: float) -> None:
         group["lr"] = rate
 
 
-def clip(model: nn.Module, most: float) -> Tensor | None:
+def clip(model: nn.Module, most: float) -> None:
     """Scale the gradient down to norm `most` when it is larger; 0 leaves it."""
-    if not most:
-        return None
-    return nn.utils.clip_grad_norm_(model.parameters(), most)
+    if most:
+        nn.utils.clip_grad_norm_(model.parameters(), most)

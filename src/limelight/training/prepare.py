@@ -38,9 +38,10 @@ class Material:
     def learn_tokens(self, group: Group) -> Tokens:
         """A tokenizer learned from the part that is learned from, the same in every process."""
         paired = bool(self._settings.data.pairs)
-        learned = [side for pair in self._pairs[0] for side in pair] if paired else [self._text[0]]
-        if not paired:
-            # Paragraphs: the tokenizer learns from many short texts on all cores.
+        if paired:
+            learned = [side for pair in self._pairs[0] for side in pair]
+        else:
+            # Lines: the tokenizer learns from many short texts on all cores.
             learned = self._text[0].splitlines(keepends=True)
         made = make_tokens(self._settings.tokens, learned, paired=paired)
         from tokenizers import Tokenizer

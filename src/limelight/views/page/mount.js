@@ -34,15 +34,11 @@ export async function mount(host, document_, css, keys = host) {
   keys.addEventListener("keydown", keyboard(store, spec));
 
   let view = null;
-  const palette = (state) => {
-    const dark = state.scheme === "auto" ? state.systemDark : state.scheme === "dark";
-    page.dataset.scheme = dark ? "dark" : "light";
-    return dark ? spec.colours.dark : spec.colours.light;
-  };
   const update = (state, before) => {
     const redraw = !before || STRUCTURAL.some((key) => state[key] !== before[key]);
     if (redraw) {
-      view = { ...derive(numbers, state), palette: palette(state), spec };
+      view = { ...derive(numbers, state), palette: spec.colours[scheme(state)], spec };
+      page.dataset.scheme = scheme(state);
       dress(page, view.palette);
       controls.show(state);
     }
@@ -84,6 +80,12 @@ function followSystem(store) {
   read();
 }
 
+/** Light or dark: as chosen, or as the system has it. */
+function scheme(state) {
+  if (state.scheme !== "auto") return state.scheme;
+  return state.systemDark ? "dark" : "light";
+}
+
 function dress(page, palette) {
   for (const name of ["paper", "raised", "ink", "muted", "line", "ask", "answer"]) {
     page.style.setProperty(`--${name}`, palette[name]);
@@ -110,14 +112,10 @@ function grid(panels, store, spec) {
 }
 
 function savers(picture, store, spec, name) {
-  const palette = () => {
-    const { scheme, systemDark } = store.get();
-    return (scheme === "auto" ? systemDark : scheme === "dark") ? spec.colours.dark : spec.colours.light;
-  };
   const file = () => `${name}-layer${spec.layers[store.get().layer]}-head${spec.heads[store.get().head]}`;
   const button = (label, save) => html("button", {
     type: "button", class: "quiet", title: `Save this picture as ${label}`,
-    click: () => save(picture, palette(), file()),
+    click: () => save(picture, spec.colours[scheme(store.get())], file()),
   }, label);
   return html("div", { class: "savers" }, button("SVG", saveSvg), button("PNG", savePng));
 }
