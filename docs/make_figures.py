@@ -1,8 +1,8 @@
-"""Draw the pictures of the README and the guide, by running what they show.
+"""Draw the pictures of the README, by running what they show.
 
     .venv/bin/python docs/make_figures.py
 
-Screenshots need Chromium and the package playwright; the other figures need matplotlib.
+The screenshot needs Chromium and the package playwright; the other figures need matplotlib.
 """
 
 from __future__ import annotations
@@ -36,27 +36,20 @@ def main() -> None:
 
 
 def photograph(page: Path) -> None:
-    """The page in a browser, light and dark, and on a phone."""
+    """The page in a browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         program = shutil.which("chromium")
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=program, args=flags)
-        for name, scheme, width, height in (
-            ("page", "light", 1280, 980),
-            ("page_dark", "dark", 1280, 980),
-            ("page_phone", "light", 390, 844),
-        ):
-            tab = browser.new_page(
-                viewport={"width": width, "height": height},
-                color_scheme="dark" if scheme == "dark" else "light",
-                device_scale_factor=1.5,
-            )
-            tab.goto(page.as_uri())
-            tab.locator("[data-ready]").wait_for(state="attached")
-            tab.wait_for_timeout(400)  # colours fade in
-            tab.screenshot(path=FOLDER / f"{name}.png")
+        tab = browser.new_page(
+            viewport={"width": 1280, "height": 980}, color_scheme="light", device_scale_factor=1.5
+        )
+        tab.goto(page.as_uri())
+        tab.locator("[data-ready]").wait_for(state="attached")
+        tab.wait_for_timeout(400)  # colours fade in
+        tab.screenshot(path=FOLDER / "page.png")
         browser.close()
 
 

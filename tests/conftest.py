@@ -1,4 +1,4 @@
-"""Shapes in signatures are checked while the tests run; hypothesis is quiet and repeatable."""
+"""Types in signatures are checked while the tests run; hypothesis is quiet and repeatable."""
 
 from __future__ import annotations
 

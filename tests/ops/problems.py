@@ -88,7 +88,7 @@ def masks(
 
 
 @st.composite
-def calls(draw: st.DrawFn, longest: int = 80, dropout: bool = True) -> Call:
+def calls(draw: st.DrawFn, longest: int = 80) -> Call:
     """Float32 calls of every kind: lengths, groups, strides, masks, biases, caps."""
     dice = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
 
