@@ -150,6 +150,15 @@ def test_a_token_that_may_look_at_nothing():
     assert steps.story(0)[-1] == '"0" may look at nothing: it takes zeros'
 
 
+def test_what_stands_in_padding_does_not_reach_the_steps():
+    layer = ll.Attention(4, heads=2).eval()
+    x = torch.randn(3, 4)
+    x[2] = torch.nan
+    steps = ll.steps(layer, x, mask=ll.padding([2]))
+    output = layer(x[None], mask=ll.padding([2]))[0]
+    torch.testing.assert_close(steps["output"].value[:2], output[:2].detach())
+
+
 @pytest.mark.usefixtures("untyped")
 def test_wrong_questions_are_answered_in_words():
     layer = ll.Attention(4, heads=2)

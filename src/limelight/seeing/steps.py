@@ -176,9 +176,9 @@ class _Attended(NamedTuple):
     def of(cls, problem: Problem) -> _Attended:
         scores = reference.scores(problem)
         weights, _ = reference.normalise(scores)
-        group = problem.query.shape[1] // problem.key.shape[1]
-        value = problem.value.to(weights.dtype).repeat_interleave(group, dim=1)
-        return cls(scores[0], weights[0], (weights @ value)[0])
+        value = reference.wide(problem.value)
+        heads = reference.mix(weights, value, reference.allowed(problem))
+        return cls(scores[0], weights[0], heads[0])
 
     @property
     def concatenation(self) -> Tensor:
