@@ -14,8 +14,8 @@ from torch import Tensor
 import limelight as ll
 from limelight.ops import lens_tiled, native, reference
 from limelight.ops.lens import Lens
+from limelight.ops.mask import Extent, Mask
 from limelight.ops.mask_parts import part_of
-from limelight.ops.mask_rules import Extent, Mask
 from limelight.ops.mask_tiles import Place, allowed_at
 from limelight.ops.problem import check_problem
 from limelight.ops.seen import Seen

@@ -14,7 +14,7 @@ from torch.library import opcheck
 
 import limelight as ll
 from limelight.ops import native
-from limelight.ops.mask_rules import as_mask
+from limelight.ops.mask import as_mask
 
 if native.missing():
     pytest.fail(f"these tests need the kernels: {native.missing()}", pytrace=False)
@@ -259,7 +259,7 @@ def test_dropout_is_that_of_the_reference() -> None:
 @pytest.mark.parametrize(
     "mask", [None, ll.causal(), ll.causal() & ll.window(5), ll.dilated(2, 3) | ll.window(1)]
 )
-def test_the_short_way_and_the_long_way_agree(mask: ll.ops.mask_rules.Mask | None) -> None:
+def test_the_short_way_and_the_long_way_agree(mask: ll.ops.mask.Mask | None) -> None:
     q, k, v = tensors(i=33, j=44, d=16, e=16)
     program = () if mask is None else mask.program()
     assert program is not None
@@ -288,7 +288,7 @@ def test_the_short_way_leaves_what_is_not_plain() -> None:
 def test_opcheck() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(i=10, j=12, d=8, e=4))
     bias = torch.randn(1, 4, 1, 12, requires_grad=True)
-    band = ll.causal().lower(ll.ops.mask_rules.Extent(2, 4, 10, 12), q.device)
+    band = ll.causal().lower(ll.ops.mask.Extent(2, 4, 10, 12), q.device)
     op = torch.ops.limelight.attend.default
     opcheck(op, (q, k, v, bias, None, None, band.tables, band.program, 0.3, 0.0, 0.0))
     lengths = torch.tensor([3, 12])

@@ -10,7 +10,8 @@ from torch import Tensor
 
 import limelight as ll
 import limelight.huggingface
-from limelight.ops.mask_rules import Band, Both, Documents, Padding
+from limelight.ops.mask import Both
+from limelight.ops.mask_rules import Band, Documents, Padding
 from limelight.ops.seen import Seen
 from limelight.seeing.hf_masks import LazyMask, lazy_mask
 from limelight.shapes import UnavailableError

@@ -14,7 +14,7 @@ from limelight.layers.linear import Linear
 from limelight.layers.observe import run
 from limelight.layers.rotary import Rotation, rotate
 from limelight.ops.bias import Alibi
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.ops.project import project
 from limelight.shapes import OptionError, ShapeError, check_chance, check_whole, shape_text
 

@@ -15,7 +15,7 @@ from limelight.layers.feedforward import FeedForward
 from limelight.layers.norm import make_norm
 from limelight.layers.rotary import Rotation
 from limelight.ops.bias import Alibi
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.shapes import OptionError, check_chance
 
 Order = Literal["pre", "post", "late"]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from limelight.ops.attend import attend
 from limelight.ops.bias import Alibi
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)

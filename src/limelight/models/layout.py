@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from limelight.layers.cache import Cache
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.ops.masks import causal, documents, padding, window
 from limelight.shapes import DtypeError, OptionError, ShapeError, check_whole, shape_text
 

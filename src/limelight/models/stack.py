@@ -38,7 +38,7 @@ from limelight.layers.rotary import Rotary
 from limelight.models.config import Config
 from limelight.models.layout import Layout
 from limelight.ops.bias import Alibi, alibi
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.shapes import OptionError, ShapeError, shape_text
 
 _ATTENTION_BIAS: dict[str, Biases] = {

@@ -21,7 +21,7 @@ from limelight.models.config import Config
 from limelight.models.layout import causal_reach, full_reach, lay_out
 from limelight.models.stack import Embedding, Stack, check_cache, first_weights
 from limelight.models.tokens import Tokens
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.ops.masks import padding
 from limelight.ops.project import project
 from limelight.shapes import OptionError, ShapeError, shape_text

@@ -13,7 +13,7 @@ from limelight.ops import lens_native, lens_tiled, native, reference, torch_kern
 from limelight.ops.bias import Alibi
 from limelight.ops.kernels import missing, transformed
 from limelight.ops.lens import Lens
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.ops.problem import Problem, check_problem
 from limelight.ops.seen import Seen
 from limelight.shapes import OptionError, UnavailableError

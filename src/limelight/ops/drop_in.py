@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.ops.attend import attend
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.ops.masks import causal
 from limelight.shapes import DtypeError, OptionError, ShapeError, shape_text
 

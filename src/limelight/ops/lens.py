@@ -43,7 +43,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from limelight.ops.mask_rules import Extent
+from limelight.ops.mask import Extent
 from limelight.shapes import OptionError, check_whole
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from limelight.ops.kernels import dense_last, kernels, outputs
 from limelight.ops.lens import Lens, Links, Pooled, Statistics
-from limelight.ops.mask_rules import Lowered
+from limelight.ops.mask import Lowered
 from limelight.ops.problem import Problem
 
 _PIECES = 32

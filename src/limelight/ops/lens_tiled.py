@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops.lens import Lens, Links, Pooled, Statistics
-from limelight.ops.mask_rules import Extent
+from limelight.ops.mask import Extent
 from limelight.ops.mask_tiles import Place, allowed_at
 from limelight.ops.problem import Problem
 from limelight.ops.reference import mix, normalise, wide

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from limelight.ops.mask_rules import Blocks, Both, Dense, Documents, Either, Mask, Padding
+from limelight.ops.mask import Both, Dense, Either, Mask
+from limelight.ops.mask_rules import Blocks, Documents, Padding
 
 
 def part_of(mask: Mask, *, heads: list[int] | None = None, row: int | None = None) -> Mask:

@@ -12,19 +12,8 @@ from functools import singledispatch
 import torch
 from torch import Tensor
 
-from limelight.ops.mask_rules import (
-    Anchors,
-    Band,
-    Blocks,
-    Both,
-    Dense,
-    Dilated,
-    Documents,
-    Either,
-    Extent,
-    Mask,
-    Padding,
-)
+from limelight.ops.mask import Both, Dense, Either, Extent, Mask
+from limelight.ops.mask_rules import Anchors, Band, Blocks, Dilated, Documents, Padding
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from limelight.ops.mask_rules import Anchors, Band, Blocks, Dilated, Documents, Mask, Padding
+from limelight.ops.mask import Mask
+from limelight.ops.mask_rules import Anchors, Band, Blocks, Dilated, Documents, Padding
 from limelight.shapes import OptionError, ShapeError, shape_text
 
 

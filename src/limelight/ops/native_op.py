@@ -4,7 +4,7 @@
     limelight::attend_backward   the same, out, lse, ... → gradients of q, k, v, bias, slopes
 
 Everything that a call may vary is an argument; a mask comes as a program of whole numbers with the
-tables that it reads (`mask_rules.Lowered`).
+tables that it reads (`mask.Lowered`).
 """
 
 from __future__ import annotations

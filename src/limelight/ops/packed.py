@@ -8,7 +8,7 @@ from torch import Tensor
 
 from limelight.ops.attend import Implementation, attend
 from limelight.ops.bias import Alibi
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.ops.masks import documents
 from limelight.shapes import check_rank
 

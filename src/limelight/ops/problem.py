@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops.bias import Alibi
-from limelight.ops.mask_rules import Extent, Mask, as_mask
+from limelight.ops.mask import Extent, Mask, as_mask
 from limelight.shapes import (
     FLOATING,
     DtypeError,

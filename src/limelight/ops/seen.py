@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limelight.ops.lens import Lens, Links, Pooled, Statistics
 from limelight.ops.lens_tiled import TILE, statistics_of_weights
-from limelight.ops.mask_rules import Extent
+from limelight.ops.mask import Extent
 from limelight.ops.problem import Problem
 from limelight.ops.sources import Call, Dense, Source
 from limelight.ops.tensor_like import TensorLike

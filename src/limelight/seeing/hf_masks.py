@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limelight.ops.mask_rules import Band, Both, Dense, Documents, Either, Mask, Padding
+from limelight.ops.mask import Both, Dense, Either, Mask
+from limelight.ops.mask_rules import Band, Documents, Padding
 from limelight.ops.tensor_like import TensorLike
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from limelight.ops import lens_tiled
 from limelight.ops.attend import look, run
 from limelight.ops.lens import Lens, Statistics
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.ops.masks import causal
 from limelight.ops.problem import Problem, check_problem
 from limelight.ops.seen import Seen

@@ -13,7 +13,7 @@ from limelight.layers.attention import Attention
 from limelight.layers.rotary import Rotation
 from limelight.ops import reference
 from limelight.ops.bias import Alibi
-from limelight.ops.mask_rules import Mask
+from limelight.ops.mask import Mask
 from limelight.ops.problem import Problem, check_problem
 from limelight.ops.sources import Call
 from limelight.seeing.flow import UNKNOWN, Flow, flow_of

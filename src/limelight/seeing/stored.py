@@ -17,7 +17,7 @@ from torch import Tensor
 
 from limelight.files import writing
 from limelight.ops.lens import Lens, Links, Pooled, Statistics
-from limelight.ops.mask_rules import Extent
+from limelight.ops.mask import Extent
 from limelight.ops.problem import Problem
 from limelight.ops.seen import Seen
 from limelight.ops.sources import Call, Dense, Source

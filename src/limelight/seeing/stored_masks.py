@@ -8,18 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limelight.ops.mask_rules import (
-    Anchors,
-    Band,
-    Blocks,
-    Both,
-    Dense,
-    Dilated,
-    Documents,
-    Either,
-    Mask,
-    Padding,
-)
+from limelight.ops.mask import Both, Dense, Either, Mask
+from limelight.ops.mask_rules import Anchors, Band, Blocks, Dilated, Documents, Padding
 from limelight.shapes import LimelightError
 
 

@@ -1,0 +1,210 @@
+"""What a mask is: a value that knows its dense form and how the kernel is told of it.
+
+The rules themselves are in `mask_rules`; here is what all of them share, the bool tensor as a mask,
+and what `&` and `|` make of two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.ops.mask_drawing import draw
+from limelight.shapes import DtypeError, ShapeError, shape_text
+
+
+class Code:
+    """What the kernel calls each rule (csrc/mask_node.h has the same numbers)."""
+
+    BAND, STRIDE, SPAN, ANCHORS, BLOCKS, DENSE, DOCUMENTS, AND, OR = range(1, 10)
+
+
+class Lowered(NamedTuple):
+    """A mask as the kernel takes it: the rules in prefix order, and the tables they read."""
+
+    program: tuple[int, ...]
+    tables: tuple[Tensor, ...]
+
+
+class Extent(NamedTuple):
+    """The sizes a mask is asked for: batch, query heads, queries, keys."""
+
+    b: int
+    h: int
+    i: int
+    j: int
+
+
+class Mask:
+    """A rule for which keys each query may see. Make one with `causal()`, `window(...)`, ..."""
+
+    def __and__(self, other: Mask | Tensor) -> Mask:
+        return Both(self, as_mask(other))
+
+    def __rand__(self, other: Tensor) -> Mask:
+        return Both(as_mask(other), self)
+
+    def __or__(self, other: Mask | Tensor) -> Mask:
+        return Either(self, as_mask(other))
+
+    def __ror__(self, other: Tensor) -> Mask:
+        return Either(as_mask(other), self)
+
+    def check(self, extent: Extent) -> None:
+        """Raise a LimelightError unless the mask fits a call of this extent."""
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        """The rule at every place: a bool tensor that broadcasts to `b h i j`."""
+        raise NotImplementedError
+
+    def program(self) -> tuple[int, ...] | None:
+        """The rule for the kernel, if it is the same for every call and reads no table."""
+        return None
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        """The rule for the kernel; its own tables are numbered from `first_table`."""
+        program = self.program()
+        assert program is not None  # a rule that reads tables lowers itself
+        return Lowered(program, ())
+
+    def natural_extent(self) -> Extent | None:
+        """The extent that the mask itself implies, or None if it fits any."""
+        return None
+
+    def dense(
+        self,
+        i: int,
+        j: int | None = None,
+        *,
+        b: int = 1,
+        h: int = 1,
+        device: str | torch.device = "cpu",
+    ) -> Tensor:
+        """The mask as a bool tensor `b h i j`, every place filled in.
+
+        >>> import limelight as ll
+        >>> ll.causal().dense(3)[0, 0].int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [1, 1, 1]], dtype=torch.int32)
+        """
+        extent = Extent(b, h, i, i if j is None else j)
+        self.check(extent)
+        return self.allowed(extent, torch.device(device)).expand(extent)
+
+    def draw(self, i: int | None = None, j: int | None = None) -> str:
+        """The mask of the first batch row and head as text, pooled when it is large."""
+        natural = self.natural_extent() or Extent(1, 1, 8, 8)
+        rows = natural.i if i is None else i
+        columns = (natural.j if i is None else rows) if j is None else j
+        return draw(self.dense(rows, columns, b=natural.b, h=natural.h)[0, 0], self.name())
+
+    def name(self) -> str:
+        """The expression that makes this mask, for messages and drawings."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.draw()
+
+
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """A bool tensor that broadcasts to `b h i j`."""
+
+    tensor: Tensor
+
+    def check(self, extent: Extent) -> None:
+        try:
+            fits = torch.broadcast_shapes(self.tensor.shape, extent) == tuple(extent)
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ShapeError(
+                f"mask has shape {shape_text(self.tensor)}, "
+                f"expected one that broadcasts to (b, h, i, j) = {tuple(extent)}"
+            )
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        return self.tensor.to(device)
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        return Lowered((Code.DENSE, first_table), (self.tensor.to(device).expand(extent),))
+
+    def natural_extent(self) -> Extent | None:
+        return Extent(*(1,) * (4 - self.tensor.ndim), *self.tensor.shape)
+
+    def name(self) -> str:
+        return f"bool tensor {shape_text(self.tensor)}"
+
+
+@dataclass(frozen=True)
+class _Pair(Mask):
+    first: Mask
+    second: Mask
+    sign = "?"
+    code = 0
+
+    def check(self, extent: Extent) -> None:
+        self.first.check(extent)
+        self.second.check(extent)
+
+    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
+        one = self.first.lower(extent, device, first_table)
+        two = self.second.lower(extent, device, first_table + len(one.tables))
+        return Lowered((self.code, *one.program, *two.program), one.tables + two.tables)
+
+    def program(self) -> tuple[int, ...] | None:
+        one, two = self.first.program(), self.second.program()
+        return None if one is None or two is None else (self.code, *one, *two)
+
+    def natural_extent(self) -> Extent | None:
+        one, two = self.first.natural_extent(), self.second.natural_extent()
+        if one is None or two is None:
+            return one or two
+        return Extent(*(max(sizes) for sizes in zip(one, two, strict=True)))
+
+    def name(self) -> str:
+        return f"({self.first.name()} {self.sign} {self.second.name()})"
+
+
+@dataclass(frozen=True)
+class Both(_Pair):
+    """What both masks allow."""
+
+    sign = "&"
+    code = Code.AND
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        return self.first.allowed(extent, device) & self.second.allowed(extent, device)
+
+
+@dataclass(frozen=True)
+class Either(_Pair):
+    """What at least one of the masks allows."""
+
+    sign = "|"
+    code = Code.OR
+
+    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
+        return self.first.allowed(extent, device) | self.second.allowed(extent, device)
+
+
+def as_mask(value: Mask | Tensor) -> Mask:
+    """A mask value, or a bool tensor made into one."""
+    if isinstance(value, Mask):
+        return value
+    if not isinstance(value, Tensor):
+        raise DtypeError(
+            f"mask must be a mask value or a bool tensor, found {type(value).__name__}"
+        )
+    if value.dtype != torch.bool:
+        raise DtypeError(
+            f"mask is {value.dtype}, expected bool (True = may attend); "
+            "numbers to add to the scores go into bias="
+        )
+    if value.ndim > 4:
+        raise ShapeError(f"mask has shape {shape_text(value)}, expected at most 4 axes (b h i j)")
+    return Dense(value)
