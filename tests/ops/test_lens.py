@@ -14,9 +14,8 @@ from torch import Tensor
 import limelight as ll
 from limelight.ops import lens_tiled, native, reference
 from limelight.ops.lens import Lens
-from limelight.ops.mask import Extent, Mask
+from limelight.ops.mask import Extent, Mask, Place
 from limelight.ops.mask_parts import part_of
-from limelight.ops.mask_tiles import Place, allowed_at
 from limelight.ops.problem import check_problem
 from limelight.ops.seen import Seen
 from limelight.shapes import OptionError
@@ -238,8 +237,8 @@ def test_a_part_of_a_mask_is_the_part_of_its_dense_form(mask):
     extent = Extent(2, 4, 19, 23)
     whole = mask.dense(19, 23, b=2, h=4)
     rows = torch.tensor([18, 0, 7, 7, 4])
-    place = Place(extent, slice(1, 2), slice(2, 4), rows, range(6, 15))
-    part = allowed_at(mask, place).expand(1, 2, 5, 9)
+    place = Place.at(extent, slice(1, 2), slice(2, 4), rows, torch.arange(6, 15))
+    part = mask.allowed(place).expand(1, 2, 5, 9)
     assert torch.equal(part, whole[1:2, 2:4][:, :, rows, 6:15])
     chosen = part_of(mask, heads=[3, 0], row=1).dense(19, 23, b=1, h=2)
     assert torch.equal(chosen, whole[1:, [3, 0]])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import limelight as ll
+from limelight.ops.mask import Mask, as_mask
 from limelight.shapes import DtypeError, LimelightError, OptionError, ShapeError
 
 
@@ -36,6 +37,40 @@ def test_documents_do_not_see_one_another() -> None:
     inside = ll.documents([1, 2], [2, 3], inside=ll.causal())
     assert rows(inside, 3, 5) == ["xx...", "..xx.", "..xxx"]
     assert rows(ll.documents([0, 2, 0, 1]), 3) == ["xx.", "xx.", "..x"]
+
+
+ALIKE, UNLIKE = ([5, 5], [6, 6]), ([1, 7, 0, 3], [5, 6, 7, 9])
+
+
+@pytest.mark.parametrize(
+    ("inside", "lengths"),
+    [
+        (ll.causal(), UNLIKE),
+        (ll.causal(diagonal=1), UNLIKE),
+        (ll.dilated(2, 1, 1), UNLIKE),
+        (ll.anchors([0, 3]), UNLIKE),
+        (ll.padding([2, 5]), UNLIKE),
+        (ll.padding([2, 5], side="left"), UNLIKE),
+        (
+            ll.blocks(torch.tensor([[[True, False]], [[False, True]], [[True, True]]]), (8, 5)),
+            ALIKE,
+        ),
+        (ll.documents([2, 3], [4, 2], inside=ll.window(1)), ALIKE),
+        (as_mask(torch.arange(30).view(5, 6) % 7 < 4), ALIKE),
+    ],
+)
+def test_a_mask_inside_documents_is_asked_as_if_each_stood_alone(
+    inside: Mask, lengths: tuple[list[int], list[int]]
+) -> None:
+    alone = [inside.dense(i, j, b=2, h=3) for i, j in zip(*lengths, strict=True)]
+    expected = torch.zeros(2, 3, *map(sum, lengths), dtype=torch.bool)
+    row = column = 0
+    for one in alone:
+        i, j = one.shape[2:]
+        expected[:, :, row : row + i, column : column + j] = one
+        row, column = row + i, column + j
+    packed = ll.documents(*lengths, inside=inside)
+    assert torch.equal(packed.dense(row, column, b=2, h=3), expected)
 
 
 def test_padding_on_either_side() -> None:

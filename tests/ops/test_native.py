@@ -308,21 +308,25 @@ masks = [
 ]
 q, k, v = (torch.randn(2, n, i, 16, requires_grad=True) for n, i in ((4, 60), (2, 90), (2, 90)))
 biases = [None, ll.alibi(4), torch.randn(4, 1, 90, requires_grad=True)]
+calls = [("native", mask, bias) for mask in masks for bias in biases]
+# The reference is slow to trace, so one mask holds every rule.
+inside = ll.causal() & ll.padding([20, 30], side="left") | ll.dilated(3)
+every = (ll.documents([20, 40], [30, 60], inside=inside) | ll.anchors(3)) & masks[5] & masks[-1]
+calls.append(("reference", every, ll.alibi(4)))
 
-for mask in masks:
-    for bias in biases:
-        def call(q, k, v):
-            return ll.attend(q * 1, k, v, mask=mask, bias=bias) * 2
+for impl, mask, bias in calls:
+    def call(q, k, v):
+        return ll.attend(q * 1, k, v, mask=mask, bias=bias, impl=impl) * 2
 
-        torch.compiler.reset()
-        compiled = torch.compile(call, fullgraph=True, dynamic={dynamic}, backend="aot_eager")
-        found, expected = compiled(q, k, v), call(q, k, v)
-        assert torch.allclose(found, expected, atol=1e-6), (mask, bias)
-        pairs = zip(
-            torch.autograd.grad(found.square().sum(), (q, k, v)),
-            torch.autograd.grad(expected.square().sum(), (q, k, v)),
-        )
-        assert all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in pairs), (mask, bias)
+    torch.compiler.reset()
+    compiled = torch.compile(call, fullgraph=True, dynamic={dynamic}, backend="aot_eager")
+    found, expected = compiled(q, k, v), call(q, k, v)
+    assert torch.allclose(found, expected, atol=1e-6), (impl, mask, bias)
+    pairs = zip(
+        torch.autograd.grad(found.square().sum(), (q, k, v)),
+        torch.autograd.grad(expected.square().sum(), (q, k, v)),
+    )
+    assert all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in pairs), (impl, mask, bias)
 
 torch.compiler.reset()
 drops = torch.compile(lambda q: ll.attend(q, k, v, dropout=0.5), fullgraph=True, backend="aot_eager")

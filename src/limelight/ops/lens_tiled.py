@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops.lens import Lens, Links, Pooled, Statistics
-from limelight.ops.mask import Extent
-from limelight.ops.mask_tiles import Place, allowed_at
+from limelight.ops.mask import Extent, Place
 from limelight.ops.problem import Problem
 from limelight.ops.reference import mix, normalise, wide
 from limelight.shapes import OptionError
@@ -56,16 +55,19 @@ def statistics_of_weights(weights: Tensor, lens: Lens, value: Tensor | None = No
     return sheet.statistics()
 
 
-def scores_at(problem: Problem, place: Place) -> Tensor:
-    """What softmax takes, at some queries and keys only: `b h r c`. See `reference.scores`."""
+def scores_at(problem: Problem, place: Place, columns: range) -> Tensor:
+    """What softmax takes, at some queries and keys only: `b h r c`. See `reference.scores`.
+
+    `columns` are the keys of the place, which follow one another: a slice of them is no copy.
+    """
     group = problem.query.shape[1] // max(problem.key.shape[1], 1)
     query = wide(problem.query[place.batches, place.heads][:, :, place.rows])
     keys = problem.key[place.batches, _groups(place, group)]
-    keys = wide(keys[:, :, place.columns.start : place.columns.stop])
+    keys = wide(keys[:, :, columns.start : columns.stop])
     b, h, r, d = query.shape
     # The heads of a group are stacked into one tall matrix, so that grouped keys are not copied.
     scores = query.reshape(b, keys.shape[1], group * r, d) @ keys.mT
-    scores = scores.view(b, h, r, len(place.columns)) * problem.scale
+    scores = scores.view(b, h, r, len(columns)) * problem.scale
     if problem.softcap:
         scores = problem.softcap * torch.tanh(scores / problem.softcap)
     if problem.bias is not None:
@@ -74,7 +76,7 @@ def scores_at(problem: Problem, place: Place) -> Tensor:
         slopes = problem.slopes[place.heads].to(scores.dtype)
         scores = scores - slopes[:, None, None] * place.behind.abs()
     if problem.mask is not None:
-        scores = scores.masked_fill(~allowed_at(problem.mask, place), float("-inf"))
+        scores = scores.masked_fill(~problem.mask.allowed(place), float("-inf"))
     return scores
 
 
@@ -87,14 +89,14 @@ def _sweep(
     sheet = _Sheet(lens, extent)
     with torch.no_grad():
         for place in _places(extent, max(group, 1), TILE, problem.query.device):
-            scores = scores_at(problem, place)
+            scores = scores_at(problem, place, range(extent.j))
             weights, lse = normalise(scores)
             if given is not None:
                 lse = given[place.batches, place.heads, place.rows]
                 weights = torch.exp(scores - lse[..., None])
             heads = _groups(place, group)
             if out is not None:
-                may = None if problem.mask is None else allowed_at(problem.mask, place)
+                may = None if problem.mask is None else problem.mask.allowed(place)
                 mixed = mix(weights, wide(problem.value[place.batches, heads]), may)
                 out[place.batches, place.heads, place.rows] = mixed.to(out.dtype)
             own = None
@@ -247,8 +249,9 @@ def _cell_members(size: int, cells: int, device: torch.device) -> tuple[Tensor, 
 
 
 def _places(extent: Extent, group: int, budget: int, device: torch.device) -> Iterator[Place]:
-    """Tiles that cover everything, each of about `budget` weights; at least one, if empty."""
+    """Tiles of whole rows that cover all, each of about `budget` weights; at least one."""
     b, h, i, j = extent
+    keys = torch.arange(j, device=device)
     rows = _share(budget, group * j, i)
     groups = _share(budget, group * j * rows, h // group)
     batches = _share(budget, group * j * rows * groups, b)
@@ -256,7 +259,7 @@ def _places(extent: Extent, group: int, budget: int, device: torch.device) -> It
         for heads in _runs(h, groups * group):
             for run in _runs(i, rows):
                 chosen = torch.arange(run.start, run.stop, device=device)
-                yield Place(extent, batch, heads, chosen, range(j))
+                yield Place.at(extent, batch, heads, chosen, keys)
 
 
 def _share(budget: int, each: int, most: int) -> int:

@@ -1,4 +1,4 @@
-"""What a mask is: a value that knows its dense form and how the kernel is told of it.
+"""What a mask is: a value that says its rule at any place, and tells the kernel of it.
 
 The rules themselves are in `mask_rules`; here is what all of them share, the bool tensor as a mask,
 and what `&` and `|` make of two.
@@ -38,6 +38,51 @@ class Extent(NamedTuple):
     j: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Which part of `b h i j` is meant: runs of batch rows and heads, any queries and keys.
+
+    A query and a key say all that a rule needs to know of them, so that each may belong to a
+    document of its own size.
+    """
+
+    batches: slice
+    heads: slice
+    rows: Tensor
+    """r, int64: the queries' numbers, i"""
+    positions: Tensor
+    """r: where the queries stand among the keys, p_i = i + J − I"""
+    keys: Tensor
+    """c, int64: the keys' numbers, j"""
+    following: Tensor
+    """c: how many keys come after each, J − 1 − j"""
+
+    @classmethod
+    def at(cls, extent: Extent, batches: slice, heads: slice, rows: Tensor, keys: Tensor) -> Place:
+        """These queries and keys of a call of this extent."""
+        positions, following = rows + (extent.j - extent.i), extent.j - 1 - keys
+        return cls(batches, heads, rows, positions, keys, following)
+
+    @classmethod
+    def whole(cls, extent: Extent, device: torch.device) -> Place:
+        """All of `b h i j`."""
+        rows, keys = (torch.arange(size, device=device) for size in (extent.i, extent.j))
+        return cls.at(extent, slice(0, extent.b), slice(0, extent.h), rows, keys)
+
+    @property
+    def behind(self) -> Tensor:
+        """How far each key lies behind its query, p_i − j: `r c`."""
+        return self.positions[:, None] - self.keys
+
+    def cut(self, table: Tensor) -> Tensor:
+        """The part of a tensor that broadcasts to `b h i j`; axes of size 1 stay so."""
+        table = table[(None,) * (4 - table.ndim)]
+        for axis, chosen in enumerate((self.batches, self.heads, self.rows, self.keys)):
+            if table.shape[axis] != 1:
+                table = table[(slice(None),) * axis + (chosen,)]
+        return table
+
+
 class Mask:
     """A rule for which keys each query may see. Make one with `causal()`, `window(...)`, ..."""
 
@@ -56,8 +101,11 @@ class Mask:
     def check(self, extent: Extent) -> None:
         """Raise a LimelightError unless the mask fits a call of this extent."""
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        """The rule at every place: a bool tensor that broadcasts to `b h i j`."""
+    def allowed(self, place: Place) -> Tensor:
+        """Which keys at `place` the queries there may see: a bool tensor, broadcasts to `b h r c`.
+
+        Nothing is read back from tensors, so that torch.compile can trace it.
+        """
         raise NotImplementedError
 
     def program(self) -> tuple[int, ...] | None:
@@ -93,7 +141,7 @@ class Mask:
         """
         extent = Extent(b, h, i, i if j is None else j)
         self.check(extent)
-        return self.allowed(extent, torch.device(device)).expand(extent)
+        return self.allowed(Place.whole(extent, torch.device(device))).expand(extent)
 
     def draw(self, i: int | None = None, j: int | None = None) -> str:
         """The mask of the first batch row and head as text, pooled when it is large."""
@@ -127,8 +175,8 @@ class Dense(Mask):
                 f"expected one that broadcasts to (b, h, i, j) = {tuple(extent)}"
             )
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        return self.tensor.to(device)
+    def allowed(self, place: Place) -> Tensor:
+        return place.cut(self.tensor.to(place.rows.device))
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         return Lowered((Code.DENSE, first_table), (self.tensor.to(device).expand(extent),))
@@ -177,8 +225,8 @@ class Both(_Pair):
     sign = "&"
     code = Code.AND
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        return self.first.allowed(extent, device) & self.second.allowed(extent, device)
+    def allowed(self, place: Place) -> Tensor:
+        return self.first.allowed(place) & self.second.allowed(place)
 
 
 @dataclass(frozen=True)
@@ -188,8 +236,8 @@ class Either(_Pair):
     sign = "|"
     code = Code.OR
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        return self.first.allowed(extent, device) | self.second.allowed(extent, device)
+    def allowed(self, place: Place) -> Tensor:
+        return self.first.allowed(place) | self.second.allowed(place)
 
 
 def as_mask(value: Mask | Tensor) -> Mask:

@@ -8,17 +8,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from limelight.ops.mask import Code, Extent, Lowered, Mask
+from limelight.ops.mask import Code, Extent, Lowered, Mask, Place
 from limelight.shapes import ShapeError
 
 FAR = 1 << 62
 """Stands for "no limit" in a band."""
 
 
-def _positions(extent: Extent, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Positions of the queries (a column) and of the keys (a row) on the keys' own axis."""
-    rows = torch.arange(extent.i, device=device)[:, None] + (extent.j - extent.i)
-    return rows, torch.arange(extent.j, device=device)[None, :]
+def _between(behind: Tensor, left: int | None, right: int | None) -> Tensor:
+    inside = torch.ones_like(behind, dtype=torch.bool)
+    if left is not None:
+        inside &= behind <= left
+    if right is not None:
+        inside &= behind >= -right
+    return inside
 
 
 @dataclass(frozen=True)
@@ -33,17 +36,11 @@ class Band(Mask):
     right: int | None
     diagonal: int | None = None
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        rows, columns = _positions(extent, device)
+    def allowed(self, place: Place) -> Tensor:
+        behind = place.behind
         if self.diagonal is not None:
-            rows = rows - (extent.j - extent.i) + self.diagonal
-        distance = columns - rows
-        inside = torch.ones_like(distance, dtype=torch.bool)
-        if self.left is not None:
-            inside &= distance >= -self.left
-        if self.right is not None:
-            inside &= distance <= self.right
-        return inside[None, None]
+            behind = (place.rows + self.diagonal)[:, None] - place.keys
+        return _between(behind, self.left, self.right)[None, None]
 
     def program(self) -> tuple[int, ...]:
         low = -FAR if self.left is None else -self.left
@@ -65,15 +62,11 @@ class Dilated(Mask):
     left: int | None
     right: int | None
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        rows, columns = _positions(extent, device)
-        distance = columns - rows
-        inside = distance % self.step == 0
-        if self.left is not None:
-            inside &= distance >= -self.left * self.step
-        if self.right is not None:
-            inside &= distance <= self.right * self.step
-        return inside[None, None]
+    def allowed(self, place: Place) -> Tensor:
+        behind = place.behind
+        left = None if self.left is None else self.left * self.step
+        right = None if self.right is None else self.right * self.step
+        return (_between(behind, left, right) & (behind % self.step == 0))[None, None]
 
     def program(self) -> tuple[int, ...]:
         low = -FAR if self.left is None else -self.left * self.step
@@ -105,17 +98,10 @@ class Padding(Mask):
                 f"padding has a length of {self.longest}, expected at most j = {extent.j}"
             )
 
-    def _spans(self, extent: Extent, device: torch.device) -> tuple[Tensor, Tensor]:
-        lengths = self.lengths.to(device)
-        if self.side == "right":
-            return torch.zeros_like(lengths), lengths
-        return extent.j - lengths, torch.full_like(lengths, extent.j)
-
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        start, end = self._spans(extent, device)
-        columns = torch.arange(extent.j, device=device)
-        inside = (columns >= start[:, None]) & (columns < end[:, None])
-        return inside[:, None, None, :]
+    def allowed(self, place: Place) -> Tensor:
+        lengths = self.lengths.to(place.keys.device)[place.batches, None]
+        from_real_side = place.keys if self.side == "right" else place.following
+        return (from_real_side < lengths)[:, None, None, :]
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         at_end = int(self.side == "left")
@@ -141,20 +127,16 @@ class Anchors(Mask):
                 f"anchors names token {beyond[0]}, expected tokens below j = {extent.j}"
             )
 
-    def _flags(self, extent: Extent, device: torch.device) -> Tensor:
-        flags = torch.zeros(extent.j, dtype=torch.bool, device=device)
-        flags[list(self.tokens)] = True
-        return flags
+    def _among(self, positions: Tensor) -> Tensor:
+        tokens = torch.tensor(self.tokens, dtype=torch.int64, device=positions.device)
+        return torch.isin(positions, tokens)
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        flags = self._flags(extent, device)
-        rows, _ = _positions(extent, device)
-        query = flags[rows.clamp_min(0)] & (rows >= 0) if extent.j else rows.bool() & False
-        return (query | flags[None, :])[None, None]
+    def allowed(self, place: Place) -> Tensor:
+        return (self._among(place.positions)[:, None] | self._among(place.keys))[None, None]
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         counts = torch.zeros(extent.j + 1, dtype=torch.int64, device=device)
-        counts[1:] = self._flags(extent, device).cumsum(0)
+        counts[1:] = self._among(torch.arange(extent.j, device=device)).cumsum(0)
         return Lowered((Code.ANCHORS, first_table), (counts,))
 
     def name(self) -> str:
@@ -180,11 +162,12 @@ class Blocks(Mask):
                 f"expected {need[0]} x {need[1]} to cover i = {extent.i}, j = {extent.j}"
             )
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        layout = self.layout.to(device)
-        rows = torch.arange(extent.i, device=device) // self.size[0]
-        columns = torch.arange(extent.j, device=device) // self.size[1]
-        return layout[:, rows[:, None], columns[None, :]][None]
+    def allowed(self, place: Place) -> Tensor:
+        layout = self.layout.to(place.rows.device)
+        if layout.shape[0] != 1:
+            layout = layout[place.heads]
+        rows, columns = place.rows // self.size[0], place.keys // self.size[1]
+        return layout[:, rows[:, None], columns][None]
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         layout = self.layout.to(device).contiguous()
@@ -230,19 +213,22 @@ class Documents(Mask):
             for rows, columns in zip(self.lengths, self.key_lengths, strict=True):
                 self.inside.check(Extent(extent.b, extent.h, rows, columns))
 
-    def allowed(self, extent: Extent, device: torch.device) -> Tensor:
-        result = torch.zeros(1, 1, extent.i, extent.j, dtype=torch.bool, device=device)
-        rows, columns = self.bounds.tolist()
-        for t in range(len(self.lengths)):
-            i, j = self.lengths[t], self.key_lengths[t]
-            inner = torch.ones(1, 1, i, j, dtype=torch.bool, device=device)
-            if self.inside is not None:
-                inner = self.inside.allowed(Extent(extent.b, extent.h, i, j), device)
-            if inner.shape[0] > result.shape[0] or inner.shape[1] > result.shape[1]:
-                lead = torch.broadcast_shapes(inner.shape[:2], result.shape[:2])
-                result = result.expand(*lead, -1, -1).clone()
-            result[:, :, rows[t] : rows[t] + i, columns[t] : columns[t] + j] = inner
-        return result
+    def allowed(self, place: Place) -> Tensor:
+        bounds = self.bounds.to(place.rows.device)
+        starts, key_starts = bounds
+        document = torch.searchsorted(starts, place.rows, right=True) - 1
+        owner = torch.searchsorted(key_starts, place.keys, right=True) - 1
+        together = (document[:, None] == owner)[None, None]
+        if self.inside is None:
+            return together
+        # The inner mask is asked for all documents at once: each query and each key counts within
+        # its own. What it says across documents means nothing, and `together` drops it.
+        lengths, key_lengths = bounds.diff()
+        rows, keys = place.rows - starts[document], place.keys - key_starts[owner]
+        positions = rows + (key_lengths - lengths)[document]
+        following = key_lengths[owner] - 1 - keys
+        own = Place(place.batches, place.heads, rows, positions, keys, following)
+        return together & self.inside.allowed(own)
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         program, tables = (

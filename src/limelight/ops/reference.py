@@ -11,6 +11,7 @@ from torch import Tensor
 
 from limelight.ops import dropout
 from limelight.ops.kernels import eager
+from limelight.ops.mask import Place
 from limelight.ops.problem import Problem
 
 
@@ -28,7 +29,8 @@ def scores(problem: Problem) -> Tensor:
     if problem.bias is not None:
         scaled = scaled + problem.bias.to(scaled.dtype)
     if problem.slopes is not None:
-        scaled = scaled - problem.slopes.to(scaled.dtype)[:, None, None] * _distance(problem)
+        slopes = problem.slopes.to(scaled.dtype)[:, None, None]
+        scaled = scaled - slopes * _whole(problem).behind.abs()
     may = allowed(problem)
     return scaled if may is None else scaled.masked_fill(~may, float("-inf"))
 
@@ -37,7 +39,7 @@ def allowed(problem: Problem) -> Tensor | None:
     """Which keys each query may see, broadcastable to `b h i j`; None: all."""
     if problem.mask is None:
         return None
-    return problem.mask.allowed(problem.extent, problem.query.device)
+    return problem.mask.allowed(_whole(problem))
 
 
 def normalise(masked: Tensor) -> tuple[Tensor, Tensor]:
@@ -95,8 +97,5 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _distance(problem: Problem) -> Tensor:
-    _, _, i, j = problem.extent
-    device = problem.query.device
-    rows = torch.arange(i, device=device)[:, None] + (j - i)
-    return (rows - torch.arange(j, device=device)).abs()
+def _whole(problem: Problem) -> Place:
+    return Place.whole(problem.extent, problem.query.device)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from limelight.ops.lens_tiled import TILE, scores_at
+from limelight.ops.mask import Place
 from limelight.ops.mask_parts import part_of, part_of_table
-from limelight.ops.mask_tiles import Place
 from limelight.ops.problem import Problem
 from limelight.ops.reference import normalise
 
@@ -64,7 +64,9 @@ class Call:
 
     def _scores(self, rows: Tensor, columns: range) -> Tensor:
         b, h, _, _ = extent = self.problem.extent
-        return scores_at(self.problem, Place(extent, slice(0, b), slice(0, h), rows, columns))
+        keys = torch.arange(columns.start, columns.stop, device=rows.device)
+        place = Place.at(extent, slice(0, b), slice(0, h), rows, keys)
+        return scores_at(self.problem, place, columns)
 
     def _log_sum(self, rows: Tensor) -> Tensor:
         """The log-sum-exp over all keys, some keys at a time: `b h r`."""
