@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.ops.mask import Mask, as_mask
+from limelight.ops.mask import Extent, Mask, as_mask
+from limelight.ops.mask_rules import Band
 from limelight.shapes import DtypeError, LimelightError, OptionError, ShapeError
 
 
@@ -95,6 +96,46 @@ def test_masks_combine_with_each_other_and_with_tensors() -> None:
     assert rows(ll.window(0) | ll.anchors(0), 3) == ["xxx", "xx.", "x.x"]
     assert rows(ll.causal() & diagonal, 3) == ["x..", ".x.", "..x"]
     assert rows(diagonal | ll.anchors(0), 3) == ["xxx", "xx.", "x.x"]
+
+
+NAMED = [
+    ll.causal(),
+    ll.causal(diagonal=1),
+    ll.window(2),
+    ll.window(None, 1),
+    ll.window(None, None),
+    Band(2, 1, diagonal=-1),
+    ll.dilated(2),
+    ll.dilated(3, left=1, right=0),
+    ll.padding([3, 5]),
+    ll.padding([3, 5], side="left"),
+    ll.documents([1, 3]),
+    ll.documents([1, 3], [3, 2]),
+    ll.documents([1, 3], [3, 2], inside=ll.padding([1, 2], side="left")),
+    ll.documents([2, 2], inside=ll.causal() & torch.tensor([[True, False], [True, True]])),
+    ll.blocks([[True, False, True]], (4, 2)),
+    ll.blocks(torch.tensor([[[True]], [[False]], [[True]]]), 5),
+    ll.anchors([]),
+    ll.anchors([3, 0]),
+    ll.causal() & ll.window(2, 2),
+    ll.padding([3, 5], side="left") & (ll.anchors(1) | ll.dilated(2)),
+    torch.tensor([True, False, True, True, False]) | ll.causal(),
+]
+
+
+@pytest.mark.parametrize("mask", NAMED, ids=[mask.name() for mask in NAMED])
+def test_the_name_of_a_mask_is_the_expression_that_makes_it(mask: Mask) -> None:
+    makers = {name: getattr(ll, name) for name in ll.__all__}
+    made = eval(mask.name(), makers | {"torch": torch, "Band": Band})
+    assert made.name() == mask.name()
+    keys = 4 if mask.natural_extent() == Extent(1, 1, 4, 4) else 5
+    assert torch.equal(made.dense(4, keys, b=2, h=3), mask.dense(4, keys, b=2, h=3))
+
+
+def test_the_name_of_a_large_table_is_its_shape() -> None:
+    table = torch.ones(4, 5, dtype=torch.bool)
+    assert (table & ll.causal()).name() == "(bool tensor (4, 5) & causal())"
+    assert ll.blocks(table, 16).name() == "blocks(bool tensor (4, 5), (16, 16))"
 
 
 def test_a_large_mask_draws_itself_pooled() -> None:

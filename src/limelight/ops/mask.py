@@ -15,6 +15,9 @@ from torch import Tensor
 from limelight.ops.mask_drawing import draw
 from limelight.shapes import DtypeError, ShapeError, shape_text
 
+LISTED = 16
+"""A bool tensor of more elements is not written out."""
+
 
 class Code:
     """What the kernel calls each rule (csrc/mask_node.h has the same numbers)."""
@@ -151,7 +154,10 @@ class Mask:
         return draw(self.dense(rows, columns, b=natural.b, h=natural.h)[0, 0], self.name())
 
     def name(self) -> str:
-        """The expression that makes this mask, for messages and drawings."""
+        """The expression that makes this mask, for messages and drawings.
+
+        Only a large bool tensor is told by its shape instead.
+        """
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -185,7 +191,7 @@ class Dense(Mask):
         return Extent(*(1,) * (4 - self.tensor.ndim), *self.tensor.shape)
 
     def name(self) -> str:
-        return f"bool tensor {shape_text(self.tensor)}"
+        return table_text(self.tensor)
 
 
 @dataclass(frozen=True)
@@ -238,6 +244,13 @@ class Either(_Pair):
 
     def allowed(self, place: Place) -> Tensor:
         return self.first.allowed(place) | self.second.allowed(place)
+
+
+def table_text(table: Tensor) -> str:
+    """A small bool tensor as the expression that makes it, a larger one by its shape."""
+    if 0 < table.numel() <= LISTED:
+        return f"torch.tensor({table.tolist()})"
+    return f"bool tensor {shape_text(table)}"
 
 
 def as_mask(value: Mask | Tensor) -> Mask:

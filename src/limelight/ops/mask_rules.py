@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from limelight.ops.mask import Code, Extent, Lowered, Mask, Place
+from limelight.ops.mask import Code, Extent, Lowered, Mask, Place, table_text
 from limelight.shapes import ShapeError
 
 FAR = 1 << 62
@@ -51,7 +51,8 @@ class Band(Mask):
     def name(self) -> str:
         if self.left is None and self.right == 0:
             return "causal()" if self.diagonal is None else f"causal(diagonal={self.diagonal})"
-        return f"window({self.left}, {self.right})"
+        # Only `causal` takes a diagonal; other bands that have one come from Hugging Face's masks.
+        return f"window({self.left}, {self.right})" if self.diagonal is None else repr(self)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,8 @@ class Padding(Mask):
         return Extent(len(self.lengths), 1, self.longest, self.longest)
 
     def name(self) -> str:
-        return f"padding({self.lengths.tolist()})"
+        side = "" if self.side == "right" else f', side="{self.side}"'
+        return f"padding({self.lengths.tolist()}{side})"
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,8 @@ class Blocks(Mask):
         return Extent(1, heads, rows * self.size[0], columns * self.size[1])
 
     def name(self) -> str:
-        return f"blocks({self.layout.shape[1]} x {self.layout.shape[2]}, {self.size})"
+        shared = len(self.layout) == 1
+        return f"blocks({table_text(self.layout[0] if shared else self.layout)}, {self.size})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,5 +249,6 @@ class Documents(Mask):
         return Extent(1, 1, sum(self.lengths), sum(self.key_lengths))
 
     def name(self) -> str:
+        keys = "" if self.key_lengths == self.lengths else f", {list(self.key_lengths)}"
         inside = "" if self.inside is None else f", inside={self.inside.name()}"
-        return f"documents({list(self.lengths)}{inside})"
+        return f"documents({list(self.lengths)}{keys}{inside})"
