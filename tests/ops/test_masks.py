@@ -138,6 +138,12 @@ def test_the_name_of_a_large_table_is_its_shape() -> None:
     assert ll.blocks(table, 16).name() == "blocks(bool tensor (4, 5), (16, 16))"
 
 
+def test_documents_draw_with_the_batch_and_heads_of_what_is_inside() -> None:
+    by_head = ll.blocks(torch.tensor([[[True]], [[False]]]), 2)
+    drawing = ll.documents([1, 2], inside=ll.padding([1, 0]) & by_head).draw()
+    assert drawing.splitlines()[1:] == ["■ · ·", "· ■ ·", "· ■ ·"]
+
+
 def test_a_large_mask_draws_itself_pooled() -> None:
     drawing = ll.causal().draw(128)
     lines = drawing.splitlines()

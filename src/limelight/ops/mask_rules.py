@@ -246,7 +246,9 @@ class Documents(Mask):
         return Lowered(program, tuple(table.to(device) for table in tables))
 
     def natural_extent(self) -> Extent | None:
-        return Extent(1, 1, sum(self.lengths), sum(self.key_lengths))
+        inner = None if self.inside is None else self.inside.natural_extent()
+        b, h = (1, 1) if inner is None else (inner.b, inner.h)
+        return Extent(b, h, sum(self.lengths), sum(self.key_lengths))
 
     def name(self) -> str:
         keys = "" if self.key_lengths == self.lengths else f", {list(self.key_lengths)}"
