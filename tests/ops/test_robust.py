@@ -13,11 +13,6 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.ops import native
-
-if native.missing():
-    pytest.fail(f"these tests need the kernels: {native.missing()}", pytrace=False)
-
 from limelight import _kernels
 
 
