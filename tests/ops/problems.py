@@ -28,6 +28,16 @@ class Call:
             options["bias"] = options["bias"].to(dtype)
         return Call(self.query.to(dtype), self.key.to(dtype), self.value.to(dtype), options)
 
+    def allowed(self) -> Tensor:
+        """Which keys each query may attend to: `b h i j`."""
+        b, h, i, _ = self.query.shape
+        j = self.key.shape[2]
+        mask = self.options.get("mask")
+        if mask is None:
+            return torch.ones(b, h, i, j, dtype=torch.bool)
+        dense = mask.dense(i, j, b=b, h=h) if isinstance(mask, Mask) else mask
+        return dense.expand(b, h, i, j)
+
     def run(self, impl: str = "auto") -> Tensor:
         return ll.attend(self.query, self.key, self.value, impl=impl, **self.options)
 
