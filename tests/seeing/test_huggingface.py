@@ -16,7 +16,6 @@ from limelight.ops.seen import Seen
 from limelight.seeing.hf_masks import LazyMask, lazy_mask
 from limelight.shapes import UnavailableError
 
-transformers = pytest.importorskip("transformers")
 assert limelight.huggingface
 
 IDS = torch.randint(3, 99, (2, 12), generator=torch.Generator().manual_seed(4))

