@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import limelight as ll
 from limelight.layers.attention import Attention
 from limelight.layers.cache import KeyValues
 from limelight.layers.observe import Call, observing
@@ -241,8 +240,3 @@ def test_inputs_that_do_not_fit():
         layer(torch.zeros(1, 5, 16), cache=KeyValues())
     with pytest.raises(LimelightError, match="mask"):
         layer(torch.zeros(1, 5, 16), mask=torch.ones(4, 4, dtype=torch.bool))
-
-
-def test_public_names_are_these_layers():
-    assert ll.Attention is Attention
-    assert ll.observing is observing

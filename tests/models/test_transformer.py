@@ -130,10 +130,11 @@ def test_an_observer_tells_self_from_cross_attention():
 
 
 def test_every_weight_learns():
-    model = make(tied=False).train()
+    model = make(tied=False).train().double()
     model(tokens(2, 5), tokens(2, 3)).square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
+        assert parameter.grad.abs().max() > 1e-9, name
 
 
 def test_refusals():
