@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from small_runs import STEPS, TEXT, entries, settings, write_toml
 
 import limelight as ll
@@ -91,9 +93,27 @@ def test_the_log_the_curve_and_the_newest_checkpoints_are_there(place: Path) -> 
     log = read_log(run.path / "log.jsonl")
     assert [e["step"] for e in log if "loss" in e] == [3, 4, 6, 8, 9, 12]
     assert log[-1]["held_out_loss"] == outcome.held_out.loss
-    model = ll.load(outcome.checkpoint)
-    assert isinstance(ll.generate(model, "12 squared", max_tokens=5).text, str)
-    assert not list(outcome.checkpoint.glob("*.p*"))  # nothing pickled
+    written = ll.generate(ll.load(outcome.checkpoint), "12 squared", max_tokens=5)
+    assert len(written.text) == len(written.ids) == 5  # a token is a character of the text
+    assert set(written.text) <= set(TEXT)
+
+
+def test_a_checkpoint_is_plain_data(place: Path) -> None:
+    """JSON and safetensors, read here without limelight: nothing is pickled under any name."""
+    checkpoint = train(settings(place / "run", steps=2), beside=place).checkpoint
+    contents: dict[str, Any] = {}
+    for file in checkpoint.iterdir():
+        if file.suffix == ".json":
+            contents[file.name] = json.loads(file.read_text(encoding="utf-8"))
+        else:
+            contents[file.name] = load_file(file)
+    assert sorted(contents) == [
+        "limelight.json", "model.safetensors", "optimizer.safetensors", "state.json",
+        "tokenizer.json",
+    ]  # fmt: skip
+    assert contents["state.json"]["step"] == 2
+    for name in contents["model.safetensors"]:
+        assert f"{name}.exp_avg" in contents["optimizer.safetensors"]
 
 
 def test_a_run_is_not_written_over_and_not_taken_up_as_another(place: Path) -> None:
