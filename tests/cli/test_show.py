@@ -75,13 +75,20 @@ def test_a_long_text_is_cut_and_that_is_said() -> None:
     assert "--stride" in said
 
 
-def test_a_stride_looks_at_all_of_it() -> None:
-    text = "one " * 560 + SENTENCE
-    found = json.loads(show(text, "--stride", "400", "--json").output)
+@pytest.mark.parametrize(
+    ("text", "window"),
+    [(f"{SENTENCE} {'one ' * 560}", (0, 510)), (f"{'one ' * 560}{SENTENCE}", (400, 574))],
+    ids=["at the start", "at the end"],
+)
+def test_a_stride_finds_the_window_that_tells_most(text: str, window: tuple[int, int]) -> None:
+    """In a head that follows sense only the window with the sentence has something to tell."""
+    options = ["--stride", "400", "--layer", "3", "--head", "1", "--json"]
+    found = json.loads(show(text, *options).output)
     first, last, total, windows = found["window"].values()
-    assert (first, last) in [(0, 510), (400, 574)]
+    assert (first, last) == window
     assert (total, windows) == (574, 2)
     assert len(found["tokens"]) == last - first + 2
+    assert found["link"]["answers"] in SENTENCE
 
 
 def test_hostile_text_is_printed_as_text() -> None:
