@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import limelight as ll
 from limelight.layers.attention import Attention
 from limelight.layers.cache import KeyValues
 from limelight.layers.observe import Call, observing

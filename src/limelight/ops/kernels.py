@@ -45,7 +45,7 @@ def eager(*tensors: Tensor | None) -> bool:
 
 
 def transformed() -> bool:
-    """Whether torch.compile or a transform of torch.func is at work: tensors may have no numbers."""
+    """Whether torch.compile or a transform is at work: tensors may then have no numbers."""
     return torch.compiler.is_compiling() or _C._functorch.peek_interpreter_stack() is not None
 
 
