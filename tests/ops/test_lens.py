@@ -351,6 +351,47 @@ def test_a_seen_stands_for_its_dense_weights():
         _ = seen.nonsense
 
 
+def test_weights_take_the_operators_of_tensors_and_the_functions_of_numpy():
+    weights = torch.rand(1, 2, 3, 4) + 0.1
+    one = Seen.of_weights(weights)
+    array = weights.numpy()
+    for found, expected in (
+        (-one, -weights), (+one, weights), (abs(one), weights),
+        (one**2, weights**2), (2**one, 2**weights), (1 / one, 1 / weights),
+        (one // 0.3, weights // 0.3), (1 // one, 1 // weights),
+        (one % 0.3, weights % 0.3), (1 % one, 1 % weights),
+        (one == weights[0, 0, 0, 0], weights == weights[0, 0, 0, 0]),
+        (one != 0, weights != 0), (weights.mT @ one, weights.mT @ weights),
+        ((one > 0.5) & (one < 0.9), (weights > 0.5) & (weights < 0.9)),
+    ):  # fmt: skip
+        assert torch.equal(found, expected)
+    for found, expected in (
+        (np.mean(one), array.mean()), (np.mean(one, axis=1), array.mean(axis=1)),
+        (np.stack([one, one]), np.stack([array, array])), (np.exp(one), np.exp(array)),
+        (array + one, array + array), (np.float64(2) * one, np.float64(2) * array),
+        (np.add.reduce(one, axis=3), array.sum(3)), (np.einsum("bhij->hj", one), array.sum((0, 2))),
+    ):  # fmt: skip
+        assert not isinstance(found, torch.Tensor)
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert len({one, one}) == 1
+
+
+def test_weights_are_not_changed_in_place():
+    one = Seen.of_weights(torch.rand(1, 2, 3, 4))
+
+    def put() -> None:
+        one[0, 0] = 0
+
+    for change in (
+        put,
+        lambda: one.zero_(),
+        lambda: torch.add(one.dense(), 1, out=one),
+        lambda: np.add(one, 1, out=one),
+    ):
+        with pytest.raises(OptionError, match=r"cannot be changed in place.*take dense\(\)"):
+            change()
+
+
 def test_seen_of_weights_is_seen_of_the_call():
     q, k, v = sizes(dtype=torch.float64)
     _, weights = dense64(q, k, v, mask=ll.causal())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+from limelight.shapes import OptionError
 
 
 class TensorLike:
@@ -27,6 +30,9 @@ class TensorLike:
         """The tensor this object stands for."""
         raise NotImplementedError
 
+    __hash__ = object.__hash__
+    """as a tensor's: equality is by element, so it cannot tell which object this is"""
+
     @classmethod
     def __torch_function__(
         cls,
@@ -35,14 +41,23 @@ class TensorLike:
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        plain = pytree.tree_map_only(
-            TensorLike, lambda one: one.dense(), (args, dict(kwargs or {}))
-        )
-        return func(*plain[0], **plain[1])
+        return _on_plain(func, methodcaller("dense"), args, kwargs or {})
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.dense().cpu().numpy()
         return array if dtype is None else array.astype(dtype)
+
+    def __array_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> Any:
+        return _on_plain(func, methodcaller("__array__"), args, kwargs)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        return _on_plain(getattr(ufunc, method), methodcaller("__array__"), args, kwargs)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.dense().__dlpack__(**options)
@@ -52,6 +67,9 @@ class TensorLike:
 
     def __getitem__(self, index: Any) -> Tensor:
         return self.dense()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise _not_stored(type(self).__name__, "setting elements")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -67,7 +85,29 @@ class TensorLike:
 
 
 def _call(stands: TensorLike, name: str, *args: Any, **options: Any) -> Any:
+    if name.endswith("_"):
+        raise _not_stored(type(stands).__name__, f"{name}()")
     return getattr(stands.dense(), name)(*args, **options)
+
+
+def _on_plain(
+    func: Callable[..., Any],
+    plain: Callable[[TensorLike], Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """The function of what its arguments stand for, in lists too."""
+    if any(isinstance(one, TensorLike) for one in pytree.tree_leaves(kwargs.get("out"))):
+        raise _not_stored("out", getattr(func, "__name__", str(func)))
+    args, kwargs = pytree.tree_map_only(TensorLike, plain, (args, dict(kwargs)))
+    return func(*args, **kwargs)
+
+
+def _not_stored(name: str, found: str) -> OptionError:
+    return OptionError(
+        f"{name} cannot be changed in place, found {found}: its numbers are computed when asked "
+        "for, not stored. What can be done: take dense() and change that"
+    )
 
 
 def _forward(name: str) -> Callable[..., Any]:
@@ -78,20 +118,20 @@ def _forward(name: str) -> Callable[..., Any]:
     return operator
 
 
+_EITHER_SIDE = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor",
+)  # fmt: skip
+OPERATORS = tuple(
+    f"__{name}__"
+    for name in (
+        *_EITHER_SIDE,
+        *(f"r{name}" for name in _EITHER_SIDE),
+        *("lt", "le", "gt", "ge", "eq", "ne"),
+        *("neg", "pos", "abs", "invert"),
+    )
+)
+"""What Python calls the operators of a tensor."""
+
 # Python looks operators up on the class, so `__getattr__` does not see them.
-for _name in (
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "matmul",
-    "lt",
-    "le",
-    "gt",
-    "ge",
-):
-    setattr(TensorLike, f"__{_name}__", _forward(f"__{_name}__"))
-del _name
+for _name in OPERATORS:
+    setattr(TensorLike, _name, _forward(_name))
