@@ -13,7 +13,7 @@ from torch import Tensor
 
 import limelight as ll
 from limelight.ops import lens_tiled, reference
-from limelight.ops.lens import Lens
+from limelight.ops.lens import Lens, Statistics
 from limelight.ops.mask import Extent, Mask, Place
 from limelight.ops.mask_parts import part_of
 from limelight.ops.problem import check_problem
@@ -274,7 +274,7 @@ def test_drill_down_equals_the_dense_weights():
 def test_dense_refuses_beyond_its_limit():
     q, k, v = sizes()
     _, seen = ll.attend(q, k, v, lens=Lens())
-    with pytest.raises(OptionError, match=r"need .* GB, more than limit = .*rows"):
+    with pytest.raises(OptionError, match=r"need 13.7 KB, more than limit = 1000 bytes; .*rows"):
         seen.dense(limit=1000)
     assert seen.dense(limit=2 * 4 * 19 * 23 * 4).shape == (2, 4, 19, 23)
 
@@ -437,6 +437,21 @@ def test_a_lens_that_does_not_fit_is_refused_before_anything_runs():
         seen.rows([19])
     with pytest.raises(OptionError, match="heads names head 4, expected 0 to 3"):
         seen.heads([4])
+    for rows in ([0.5], [True, False], torch.tensor([True, False]), [None], ["it"], 3, [[1]]):
+        with pytest.raises(OptionError, match="rows must be a list of whole numbers"):
+            seen.rows(rows)
+    for columns in ([0, 1], slice(0, 4, 2), 3):
+        with pytest.raises(OptionError, match="columns must be a run of keys"):
+            seen.tile(slice(0, 2), columns)
+    assert seen.rows([]).shape == (2, 4, 0, 23)
+    assert seen.rows(np.array([1, 2])).shape == (2, 4, 2, 23)
+
+
+def test_the_limit_is_told_as_it_is_documented():
+    weights = torch.zeros(1).expand(1, 300, 1000, 1000)
+    seen = Seen(Extent(1, 300, 1000, 1000), Lens(), Statistics(weights[..., 0]), None)
+    with pytest.raises(OptionError, match=r"need 1.1 GB, more than limit = 1.0 GB"):
+        seen.dense()
 
 
 @pytest.mark.parametrize("impl", ["native", "reference"])

@@ -20,6 +20,9 @@ from limelight.shapes import OptionError, check_rank
 LIMIT = 1 << 30
 """Bytes of dense weights that are made without being asked twice: 1 GB."""
 
+_ROWS = "rows must be a list of whole numbers, which count the queries, or a slice"
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 _Found = TypeVar("_Found")
 
 
@@ -152,9 +155,9 @@ class Seen(TensorLike):
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
         """The weights of a run of queries on a run of keys, recomputed: `b h r c`."""
-        start, stop, step = columns.indices(self.extent.j)
-        if step != 1:
-            raise OptionError(f"columns must be a run of keys, found step {step}")
+        if not isinstance(columns, slice) or columns.step not in (None, 1):
+            raise OptionError(f"columns must be a run of keys such as slice(0, 8), found {columns}")
+        start, stop, _ = columns.indices(self.extent.j)
         return self._weights(self._row_index(rows), range(start, max(start, stop)))
 
     def dense(self, limit: int = LIMIT) -> Tensor:
@@ -163,8 +166,8 @@ class Seen(TensorLike):
         size = b * h * i * j * self.dtype.itemsize
         if size > limit:
             raise OptionError(
-                f"the dense weights {tuple(self.extent)} need {size / 1e9:.1f} GB, more than "
-                f"limit = {limit / 1e9:.1f} GB; ask for rows(...) or tile(...), or raise the limit"
+                f"the dense weights {tuple(self.extent)} need {_bytes_text(size)}, more than "
+                f"limit = {_bytes_text(limit)}; ask for rows(...) or tile(...), or raise the limit"
             )
         return self.rows(slice(None))
 
@@ -224,9 +227,14 @@ class Seen(TensorLike):
         size = self.extent.i
         if isinstance(rows, slice):
             return torch.arange(size, device=self.device)[rows]
-        index = torch.as_tensor(rows, dtype=torch.int64, device=self.device)
-        if index.ndim != 1:
-            raise OptionError("rows must be a list of queries or a slice")
+        try:
+            index = torch.as_tensor(rows, device=self.device)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OptionError(f"{_ROWS}, found {rows!r}") from error
+        # An empty list has no numbers to tell its type by.
+        if index.ndim != 1 or (len(index) and index.dtype not in _WHOLE):
+            raise OptionError(f"{_ROWS}, found {rows!r}")
+        index = index.long()
         for row in index.tolist():
             if not -size <= row < size:
                 raise OptionError(f"rows names query {row}, expected one of the i = {size} queries")
@@ -242,3 +250,15 @@ class Seen(TensorLike):
     def __repr__(self) -> str:
         b, h, i, j = self.extent
         return f"Seen(b={b}, h={h}, i={i}, j={j}, {self.lens!r})"
+
+
+def _bytes_text(size: int) -> str:
+    """A size as people write it, a GB being 2³⁰ bytes.
+
+    >>> _bytes_text(LIMIT), _bytes_text(1536), _bytes_text(10)
+    ('1.0 GB', '1.5 KB', '10 bytes')
+    """
+    for power, unit in ((30, "GB"), (20, "MB"), (10, "KB")):
+        if size >= 1 << power:
+            return f"{size / (1 << power):.1f} {unit}"
+    return f"{size} bytes"
