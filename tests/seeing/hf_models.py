@@ -81,5 +81,39 @@ WHISPER = make(
     bos_token_id=1, eos_token_id=2,
 )  # fmt: skip
 
+BART = make(
+    "bart", "BartForConditionalGeneration", "BartConfig",
+    vocab_size=99, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+    decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=64,
+    bos_token_id=1, eos_token_id=2, pad_token_id=0, decoder_start_token_id=2,
+    forced_eos_token_id=None,
+)  # fmt: skip
+
+ALBERT = {
+    groups: make(
+        "albert", "AlbertModel", "AlbertConfig",
+        **{**SIZES, "num_hidden_layers": 2 * groups}, num_hidden_groups=groups, embedding_size=16,
+    )
+    for groups in (1, 2)
+}  # fmt: skip
+"""Every two layers share one module."""
+
 LONGFORMER = make("longformer", "LongformerModel", "LongformerConfig", **SIZES, attention_window=4)
-"""computes its attention by itself"""
+
+OFF_THE_INTERFACE = {
+    "longformer": LONGFORMER,
+    "mpnet": make("mpnet", "MPNetModel", "MPNetConfig", **SIZES),
+    "bloom": make(
+        "bloom", "BloomForCausalLM", "BloomConfig", vocab_size=99, hidden_size=32, n_layer=2,
+        n_head=4,
+    ),
+    "mpt": make(
+        "mpt", "MptForCausalLM", "MptConfig", vocab_size=99, d_model=32, n_layers=2, n_heads=4,
+        max_seq_len=64,
+    ),
+    "codegen": make(
+        "codegen", "CodeGenForCausalLM", "CodeGenConfig", vocab_size=99, n_embd=32, n_layer=2,
+        n_head=4, n_positions=64, rotary_dim=4,
+    ),
+}  # fmt: skip
+"""These take a mask and compute their attention by themselves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hf_models import BERT, DECODERS, T5, VIT, WHISPER
+from hf_models import BERT, DECODERS, OFF_THE_INTERFACE, T5, VIT, WHISPER
 from torch import Tensor
 
 import limelight as ll
@@ -132,6 +132,43 @@ def test_tools_that_expect_tensors_get_them():
     assert torch.equal(one[0].mean(dim=0), one.dense()[0].mean(dim=0))
     np.testing.assert_array_equal(np.asarray(one), one.dense().numpy())
     assert one.detach().cpu().numpy().shape == (2, 4, 12, 12)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("name", OFF_THE_INTERFACE)
+def test_a_model_that_computes_with_its_mask_is_refused(name, padded):
+    model = OFF_THE_INTERFACE[name]()
+    inputs = {"attention_mask": real("left")} if padded else {}
+    model.config._attn_implementation = "limelight"
+    with (
+        torch.no_grad(),
+        pytest.raises(UnavailableError, match=r"computes with its attention mask itself.*eager"),
+    ):
+        model(IDS, **inputs)
+
+
+def test_a_lazy_mask_is_no_tensor():
+    mask = lazy_mask(batch_size=2, q_length=12, kv_length=12)
+    scores = torch.randn(2, 4, 12, 12)
+    for use in (
+        lambda: scores + mask,
+        lambda: mask + scores,
+        lambda: scores.masked_fill(mask, 0.0),
+        lambda: torch.where(mask, scores, 0.0),
+        lambda: 1.0 - mask,
+        lambda: ~mask,
+        lambda: mask != 0,
+        lambda: mask[:, 0],
+        lambda: mask.to(torch.bool),
+        lambda: mask.to(dtype=torch.float32),
+        lambda: mask.float(),
+        lambda: mask.T,
+        lambda: np.asarray(mask),
+        lambda: scores.numpy() + mask,
+    ):
+        with pytest.raises(UnavailableError, match="computes with its attention mask itself"):
+            use()
+    assert mask.to("meta").device.type == "meta"
 
 
 def test_masks_stay_rules():

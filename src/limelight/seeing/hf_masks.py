@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -17,12 +17,18 @@ from torch import Tensor
 
 from limelight.ops.mask import Both, Dense, Either, Mask
 from limelight.ops.mask_rules import Band, Documents, Padding
-from limelight.ops.tensor_like import TensorLike
+from limelight.ops.tensor_like import OPERATORS
+from limelight.shapes import UnavailableError
 
 
 @dataclass(frozen=True, eq=False)
-class LazyMask(TensorLike):
-    """Rides through a model where it expects a mask of `b 1 i j`; becomes dense only when asked."""
+class LazyMask:
+    """Rides through a model where it expects a mask of `b 1 i j`, as far as attention.
+
+    A model that computes with its mask computes attention by itself, and expects numbers to add
+    where another expects truth values, true for what is masked or for what is not. No tensor is
+    right for all of them, so anything done with the mask on its way raises.
+    """
 
     sizes: tuple[int, int, int]
     """b, i, j"""
@@ -46,6 +52,12 @@ class LazyMask(TensorLike):
         """Itself: generate() asks for this before it calls the model."""
         return self
 
+    def to(self, device: Any = None, **options: Any) -> LazyMask:
+        """On another device, where a model lies on several; a mask of another type is refused."""
+        if device is None or isinstance(device, torch.dtype) or "dtype" in options:
+            raise _off_the_interface("to")
+        return replace(self, device=torch.device(device))
+
     def dense(self) -> Tensor:
         """The mask as a bool tensor `b 1 i j`."""
         b, _, i, j = self.shape
@@ -55,6 +67,41 @@ class LazyMask(TensorLike):
             part = self.mask.dense(i, min(self.keys, j), b=b, device=self.device)
         whole[..., : self.keys] = part
         return whole
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], *_: Any) -> Any:
+        raise _off_the_interface(getattr(func, "__name__", str(func)))
+
+    def __getattr__(self, name: str) -> Any:
+        # Asking whether there is a method must not raise anything else; calling it does.
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(f"LazyMask has no attribute {name!r}")
+        if callable(getattr(Tensor, name)):
+            return _refusal(name)
+        raise _off_the_interface(name)
+
+
+def _off_the_interface(done: str) -> UnavailableError:
+    return UnavailableError(
+        f"the model computes with its attention mask itself ({done}) instead of handing it to the "
+        'attention interface of transformers, so attn_implementation="limelight" cannot serve it. '
+        'What can be done: load it with attn_implementation="eager"; with output_attentions=True '
+        "it gives dense weights, which Recording.of_weights takes"
+    )
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise _off_the_interface(name)
+
+    return refuse
+
+
+# Python looks operators up on the class, so `__getattr__` does not see them. Numpy takes the
+# operators of its arrays from `__array_ufunc__`.
+for _name in (*OPERATORS, "__getitem__", "__setitem__", "__array__", "__array_ufunc__"):
+    setattr(LazyMask, _name, _refusal(_name.strip("_")))
+LazyMask.__hash__ = object.__hash__
 
 
 @dataclass(frozen=True)
