@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -169,6 +173,46 @@ def test_a_lazy_mask_is_no_tensor():
         with pytest.raises(UnavailableError, match="computes with its attention mask itself"):
             use()
     assert mask.to("meta").device.type == "meta"
+
+
+COMPILED = """
+import torch
+from hf_models import DECODERS
+import limelight.huggingface
+
+ids = torch.arange(24).view(2, 12) + 3
+mask = torch.ones_like(ids)
+mask[1, :4] = 0
+for name, options in (
+    ("llama", {}), ("llama", {"output_attentions": True}), ("gpt_oss", {"output_attentions": True})
+):
+    model = DECODERS[name]()
+    model.set_attn_implementation("limelight")
+    # To collect attentions, transformers itself breaks the graph.
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=not options)
+    for given in (None, mask):
+        torch.compiler.reset()
+        with torch.no_grad():
+            found = compiled(ids, attention_mask=given, **options)
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            expected = model(ids, attention_mask=given, **options)
+        model.set_attn_implementation("limelight")
+        kept = torch.ones_like(mask).bool() if given is None else mask.bool()
+        assert torch.allclose(found[0][kept], expected[0][kept], atol=1e-4)
+        for ours, theirs in zip(found.attentions or (), expected.attentions or (), strict=True):
+            ours, theirs = (one.transpose(1, 2)[kept] for one in (ours, theirs))
+            assert torch.allclose(ours, theirs, atol=1e-5)
+print("well")
+"""
+
+
+def test_compiled_models_take_padding_and_give_weights():
+    """In a process of its own: the type checks of the tests are not made to be compiled."""
+    ran = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    assert ran.stdout.strip() == "well", ran.stderr
 
 
 def test_masks_stay_rules():

@@ -256,6 +256,9 @@ def _fitted(padding: Tensor, asked: _Asked) -> Tensor:
 
 def _padding(real: Tensor) -> Mask | None:
     """Which keys are real, `b j`, as lengths where the padding lies on one side."""
+    if torch.compiler.is_compiling():
+        # A graph cannot branch on numbers that it does not know yet.
+        return Dense(real[:, None, None, :])
     if bool(real.all()):
         return None
     lengths = real.sum(1)
@@ -270,7 +273,7 @@ def _padding(real: Tensor) -> Mask | None:
 def _packed(numbers: Tensor, asked: _Asked) -> Mask:
     """Sequences packed into one row: `b n` numbers that tell them apart."""
     whole = asked.queries == asked.keys == numbers.shape[1] and asked.diagonal is None
-    if not whole or len(numbers) != 1:
+    if not whole or len(numbers) != 1 or torch.compiler.is_compiling():
         raise _UnknownRuleError
     lengths = torch.unique_consecutive(numbers[0], return_counts=True)[1]
     sizes = tuple(int(length) for length in lengths)

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from limelight.ops import lens_tiled
+from limelight.ops import lens_tiled, reference
 from limelight.ops.attend import look, run
 from limelight.ops.lens import Lens, Statistics
 from limelight.ops.mask import Mask
@@ -67,9 +67,12 @@ def attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     cache: object = None,
-    **_: Any,
-) -> tuple[Tensor, Seen | None]:
-    """What `AttentionInterface` calls: the output `b i h e`, and what was seen."""
+    **options: Any,
+) -> tuple[Tensor, Seen | Tensor | None]:
+    """What `AttentionInterface` calls: the output `b i h e`, and what was seen.
+
+    A compiled graph has no room for a `Seen`: there it is the dense weights, if they are asked for.
+    """
     if cache is not None:
         raise UnavailableError(
             'attn_implementation="limelight" does not serve paged caches (continuous batching): '
@@ -86,28 +89,51 @@ def attention(
         query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, dropout=dropout
     )
     watcher = watchers.get(module)
+    if watcher is None and torch.compiler.is_compiling():
+        out, lse = _run(problem, s_aux)
+        asked = options.get("output_attentions", _configured(module, "output_attentions"))
+        return _as_expected(out), _dense_weights(problem, lse) if asked else None
     out, seen = _attend(problem, None if watcher is None else watcher.lens, s_aux)
-    if watcher is not None and seen is not None:
+    if watcher is not None:
         first = attention_mask.first_key if isinstance(attention_mask, LazyMask) else 0
         watcher.note(module, seen, first)
-    return out.transpose(1, 2).contiguous(), seen
+    return _as_expected(out), seen
 
 
-def _attend(problem: Problem, lens: Lens | None, sink: Tensor | None) -> tuple[Tensor, Seen | None]:
+def _as_expected(out: Tensor) -> Tensor:
+    """`b h i e` as transformers takes it: `b i h e`."""
+    return out.transpose(1, 2).contiguous()
+
+
+def _configured(module: nn.Module, name: str) -> bool:
+    return bool(getattr(getattr(module, "config", None), name, False))
+
+
+def _attend(problem: Problem, lens: Lens | None, sink: Tensor | None) -> tuple[Tensor, Seen]:
     if lens is not None and sink is None:
         return look(problem, lens, "auto")
+    out, lse = _run(problem, sink)
+    if lens is not None:
+        found = lens_tiled.statistics(problem, lens, lse=lse.detach())
+        return out, Seen.of_problem(problem, lens, found)
+    return out, Seen.of_problem(problem, Lens(), Statistics(lse.detach()))
+
+
+def _run(problem: Problem, sink: Tensor | None) -> tuple[Tensor, Tensor]:
     out, lse = run(problem, "auto")
     if sink is not None:
         # A sink is a key without value: it enters the sum of the softmax and nothing else.
         drawn = sink.reshape(-1)[:, None].to(lse.dtype)
         out = out * torch.sigmoid(lse - drawn)[..., None].to(out.dtype)
         lse = torch.logaddexp(lse, drawn)
-    if torch.compiler.is_compiling():
-        return out, None
-    if lens is not None:
-        found = lens_tiled.statistics(problem, lens, lse=lse.detach())
-        return out, Seen.of_problem(problem, lens, found)
-    return out, Seen.of_problem(problem, Lens(), Statistics(lse.detach()))
+    return out, lse
+
+
+@torch.no_grad()
+def _dense_weights(problem: Problem, lse: Tensor) -> Tensor:
+    """All weights as one tensor, without gradient as those of a `Seen` are: `b h i j`."""
+    base = torch.where(lse == float("-inf"), 0.0, lse)
+    return torch.exp(reference.scores(problem) - base[..., None])
 
 
 def _mask_and_bias(
