@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hf_models import BERT, DECODERS, LONGFORMER, T5
+from hf_models import ALBERT, BART, BERT, DECODERS, LONGFORMER, T5, WHISPER
 from torch import Tensor
 
 import limelight as ll
@@ -155,16 +155,128 @@ def test_other_threads_are_watched_too():
     assert len(watched.calls(0)) == 3
 
 
-def test_beams_are_recorded_call_by_call():
-    """Beams change places between calls, so their calls do not join into one text."""
+@pytest.mark.parametrize("groups", [1, 2])
+def test_layers_that_share_a_module_are_told_apart(groups):
+    model = ALBERT[groups]()
+    with torch.no_grad(), ll.watch(model, LENS) as watched:
+        model(IDS)
+        model(IDS[:, :5])
+    assert watched.passes() == 2
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        eager = model(IDS, output_attentions=True).attentions
+    assert watched.recording().layer_numbers == tuple(range(2 * groups)) == tuple(range(len(eager)))
+    for layer, weights in enumerate(eager):
+        check_statistics(watched.seen(layer, which=0), weights)
+    with torch.no_grad(), ll.watch(model, LENS, layers=[1]) as watched:
+        model(IDS)
+    assert watched.recording().layer_numbers == (1,)
+    check_statistics(watched.seen(1), eager[1])
+
+
+BEAMS = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "cache"),
+    [("llama", "dynamic"), ("gemma3", "dynamic"), ("gpt2", "dynamic"), ("llama", "static")],
+)
+def test_beams_are_followed_through_their_calls(name, cache):
+    """Beams change rows between calls: each is one text, prompt and tokens together."""
+    model = DECODERS[name]()
+    options = {**GREEDY, **BEAMS}
+    if cache == "static":
+        options["cache_implementation"] = "static"
+    lens = ll.Lens(top=3, entropy=True, distance=True, band=2, received=True)
+    with ll.watch(model, lens) as watched:
+        sequences = model.generate(IDS, **options)
+    assert watched.passes() == 1
+    model.set_attn_implementation("eager")
+
+    def eager(ids: Tensor) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            return model(ids, output_attentions=True, use_cache=False).attentions
+
+    for row, sequence in enumerate(sequences):
+        recording = watched.recording(row=row, sequences=sequences)
+        assert [token.text for token in recording.tokens] == [
+            str(one) for one in sequence[:-1].tolist()
+        ]
+        for layer, weights in enumerate(eager(sequence[None, :-1])):
+            check_statistics(recording.seen(layer), weights)
+    rows = [[int(token.text) for token in watched.recording(row=row).tokens] for row in range(6)]
+    for layer, weights in enumerate(eager(torch.tensor(rows))):
+        check_statistics(watched.seen(layer), weights)
+        last = watched.calls(layer)[-1].dense()
+        kept = weights[:, :, -1:, -last.shape[3] :]
+        torch.testing.assert_close(last, kept, atol=1e-5, rtol=1e-4)
+
+
+def test_beams_are_followed_without_keeping_keys():
+    found = []
+    for keep in (True, False):
+        model = DECODERS["llama"]()
+        with ll.watch(model, ll.Lens(top=3, received=True, keep=keep)) as watched:
+            model.generate(IDS, **GREEDY, **BEAMS)
+        assert all((call.source is None) != keep for call in watched.calls(1))
+        found.append(watched.seen(1))
+    assert torch.equal(found[0].top.indices, found[1].top.indices)
+    assert torch.equal(found[0].received, found[1].received)
+
+
+@pytest.mark.parametrize("make", [T5, BART, WHISPER])
+def test_beams_of_a_target_are_followed_through_their_calls(make):
+    """The source's keys are the same for all beams: the target's own say which went on."""
+    model = make()
+    source = {"input_ids": IDS}
+    if make is WHISPER:
+        source = {"input_features": torch.randn(2, 8, 40)}
+    with ll.watch(model, ll.Lens(top=3, received=True)) as watched:
+        sequences = model.generate(**source, **BEAMS, do_sample=False)
+    assert [watched.passes(stack) for stack in watched.stacks] == [1, 1, 1]
+    model.set_attn_implementation("eager")
+    for row in range(6):
+        for stack in ("decoder", "cross"):
+            recording = watched.recording(stack=stack, row=row, sequences=sequences)
+            ids = torch.tensor([[int(token.text) for token in recording.queries]])
+            own = {name: one[row // 3][None] for name, one in source.items()}
+            with torch.no_grad():
+                eager = model(**own, decoder_input_ids=ids, output_attentions=True, use_cache=False)
+            for layer, weights in enumerate(getattr(eager, f"{stack}_attentions")):
+                torch.testing.assert_close(
+                    recording.seen(layer).dense(), weights, atol=1e-4, rtol=1e-3
+                )
+            if stack == "cross" and make is not WHISPER:
+                names = [token.text for token in recording.tokens]
+                assert names == [str(one) for one in IDS[row // 3].tolist()]
+
+
+def test_a_beam_that_ended_early_is_found_by_its_sequence():
     model = DECODERS["llama"]()
+    options = {**GREEDY, **BEAMS, "max_new_tokens": 12}
+    free = model.generate(IDS[:1], **options)
+    # A token that a beam reaches, so that it ends there and others go on.
+    options["eos_token_id"] = eos = int(free[0, 14])
     with ll.watch(model, ll.Lens()) as watched:
-        model.generate(IDS, **GREEDY, max_new_tokens=6, num_beams=3)
-    calls = sum(len(watched.calls(0, which=which)) for which in range(watched.passes()))
-    assert calls == 6
-    for which in range(watched.passes()):
-        rows = watched.seen(0, which=which).dense().sum(-1)
-        torch.testing.assert_close(rows, torch.ones_like(rows))
+        found = model.generate(IDS[:1], **options)
+    ended = [row for row, ids in enumerate(found.tolist()) if eos in ids[11:-1]]
+    assert ended
+    model.set_attn_implementation("eager")
+    for row in ended:
+        length = found[row, 11:].tolist().index(eos) + 11
+        recording = watched.recording(row=row, sequences=found)
+        assert len(recording.tokens) == length < watched.seen(0).extent.j
+        with torch.no_grad():
+            eager = model(found[row][None, :length], output_attentions=True).attentions
+        torch.testing.assert_close(recording.seen(1).dense(), eager[1], atol=1e-5, rtol=1e-4)
+    for wrong, row, words in (
+        (found + 1, 0, "found ids in row 0 that no beam of it read"),
+        (found[0], 0, r"sequences must be token ids \(rows, n\), found torch.int64 of shape"),
+        (found, 3, "row must be one of 0 to 2, found 3"),
+        (None, 3, "row must be one of 0 to 2, found 3"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            watched.recording(row=row, sequences=wrong)
 
 
 @pytest.mark.usefixtures("untyped")

@@ -31,15 +31,18 @@ NAME = "limelight"
 
 
 class Watcher(NamedTuple):
-    """Who wants to know what a module sees."""
+    """Who wants to know what one call of a module sees."""
 
     lens: Lens
-    note: Callable[[nn.Module, Seen, int], None]
-    """takes the module, what it saw, and the position in the text of its first key"""
+    note: Callable[[Seen, int], None]
+    """takes what the call saw, and the position in the text of its first key"""
 
 
-watchers: WeakKeyDictionary[nn.Module, Watcher] = WeakKeyDictionary()
-"""By attention module, so that a model run in another thread is seen too."""
+watchers: WeakKeyDictionary[nn.Module, Callable[[nn.Module], Watcher | None]] = WeakKeyDictionary()
+"""Who watches the call that an attention module begins, if anyone does.
+
+By module, so that a model run in another thread is seen too; by call, since layers may share one.
+"""
 
 
 def register() -> None:
@@ -88,7 +91,8 @@ def attention(
     problem = check_problem(
         query, key, value, mask=mask, bias=bias, scale=scaling, softcap=softcap, dropout=dropout
     )
-    watcher = watchers.get(module)
+    watched = watchers.get(module)
+    watcher = None if watched is None else watched(module)
     if watcher is None and torch.compiler.is_compiling():
         out, lse = _run(problem, s_aux)
         asked = options.get("output_attentions", _configured(module, "output_attentions"))
@@ -96,7 +100,7 @@ def attention(
     out, seen = _attend(problem, None if watcher is None else watcher.lens, s_aux)
     if watcher is not None:
         first = attention_mask.first_key if isinstance(attention_mask, LazyMask) else 0
-        watcher.note(module, seen, first)
+        watcher.note(seen, first)
     return _as_expected(out), seen
 
 

@@ -98,29 +98,12 @@ def _join_sources(pieces: Sequence[Piece]) -> Parts | None:
     return Parts(tuple(parts))
 
 
-def continues(before: Piece, after: Piece) -> bool:
-    """True where the keys that both calls saw are the same numbers, as with a growing cache."""
-    if before.seen.extent[:2] != after.seen.extent[:2]:
-        return False
-    one, two = before.seen.source, after.seen.source
-    if not isinstance(one, Call) or not isinstance(two, Call):
-        return True
-    start = max(before.first_key, after.first_key)
-    stop = min(before.last_key, after.last_key)
-    if stop <= start:
-        return False
-    old = one.problem.key[:, :, start - before.first_key : stop - before.first_key]
-    new = two.problem.key[:, :, start - after.first_key : stop - after.first_key]
-    if old.data_ptr() == new.data_ptr() and old.stride() == new.stride():
-        return True
-    return torch.equal(old, new)
-
-
 def without_keys(before: Piece, after: Piece) -> Piece:
     """`before` without its keys and values, where `after` holds them all; `with_keys` undoes it.
 
-    A cache that grows by copying makes new keys at each token; to hold on to all of them would take
-    memory quadratic in the tokens.
+    Every row of `after` must go on from the same row of `before`. A cache that grows by copying
+    makes new keys at each token; to hold on to all of them would take memory quadratic in the
+    tokens.
     """
     covered = before.first_key >= after.first_key and before.last_key <= after.last_key
     source = before.seen.source
@@ -162,3 +145,9 @@ def own_keys(piece: Piece) -> Piece:
     if not key.is_inference() and not value.is_inference() and not key._version + value._version:
         return piece
     return _with_source(piece, key=key.clone(), value=value.clone())
+
+
+def without_source(piece: Piece) -> Piece:
+    """The piece as a lens with `keep=False` gives it: its statistics, and nothing to recompute."""
+    lens = replace(piece.seen.lens, keep=False)
+    return piece._replace(seen=replace(piece.seen, lens=lens, source=None))

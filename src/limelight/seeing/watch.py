@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor, nn
 
 from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
+from limelight.seeing.beams import along, batch_of, in_place, line_of, origins, rows_before
 from limelight.seeing.choice import LENS, check_chosen
 from limelight.seeing.hf_tokens import tokens_of_ids
 from limelight.seeing.huggingface import NAME, Watcher, register, watchers
-from limelight.seeing.join import Piece, continues, join, own_keys, with_keys, without_keys
+from limelight.seeing.join import (
+    Piece,
+    join,
+    own_keys,
+    with_keys,
+    without_keys,
+    without_source,
+)
 from limelight.seeing.recording import Recording
 from limelight.seeing.stacks import Place, is_cross, labelled, place_of
-from limelight.shapes import OptionError, UnavailableError
+from limelight.shapes import OptionError, UnavailableError, shape_text
 from limelight.version import __version__
 
 if TYPE_CHECKING:
@@ -33,6 +44,12 @@ class _Step(NamedTuple):
     """b j: the tokens looked at, where these are others"""
     turn: int
     """how often the layer's own stack had begun a text, which tells targets of a source apart"""
+    origins: Tensor | None = None
+    """b b: which rows of the call before each row may go on from; None where there is none"""
+
+    def row_of(self, ids: Tensor, row: int) -> list[int]:
+        """The ids of a row; of a batch that was read once for several rows, those it stands for."""
+        return ids[row * len(ids) // self.piece.seen.extent.b].tolist()
 
 
 @contextmanager
@@ -65,7 +82,7 @@ def watch(
     configs = _set_implementation(model)
     hooks = watched.hooks()
     for module in watched.places:
-        watchers[module] = Watcher(lens, watched.note)
+        watchers[module] = watched.begin_call
     try:
         yield watched
     finally:
@@ -82,7 +99,10 @@ class Watched:
 
     A model with one stack of layers has one way of attending; an encoder-decoder has several
     (`stacks` names them: "encoder", "decoder", "cross"). A pass is a forward call and those that
-    go on from its cache.
+    go on from its cache. Layers that share one module are told apart by the order of its calls.
+
+    Beam search makes rows go on from other rows. The rows of a pass are those of its last call,
+    each followed back through the calls that it came from.
     """
 
     def __init__(
@@ -94,61 +114,97 @@ class Watched:
     ) -> None:
         self.model, self.lens = model, lens
         self.heads = None if heads is None else list(heads)
+        self.layers = None if layers is None else list(layers)
         check_chosen("heads", heads, getattr(model.config, "num_attention_heads", None))
         check_chosen("layers", layers, getattr(model.config, "num_hidden_layers", None))
-        names = {module: name for name, module in model.named_modules()}
-        self.places = {
-            module: place
-            for module, name in names.items()
-            if (place := place_of(name)) is not None and (layers is None or place.layer in layers)
-        }
+        self._names = {module: name for name, module in model.named_modules()}
+        self.places = _places(model)
         taken = [module for module in self.places if module in watchers]
         if taken:
             raise OptionError("model is being watched already: leave that block first")
-        self._names = names
         self._tracks: dict[str, dict[int, list[list[_Step]]]] = {}
         self._ids: dict[str, Tensor] = {}
+        self._running = 0
+        """how many models, one within the other, are in their forward call"""
+        self._calls: Counter[nn.Module] = Counter()
+        """of each attention module in this forward call"""
+        self._repeats: Counter[str] = Counter()
+        """of each stack in this forward call: calls of modules that had been called already"""
 
     def hooks(self) -> list[Any]:
-        """Note the token ids that each model within the model is given."""
+        """Note when each model within the model begins, and the token ids that it is given."""
         from transformers import PreTrainedModel
 
-        def note_ids(module: nn.Module, args: Any, options: dict[str, Any]) -> None:
+        def begin(module: nn.Module, args: Any, options: dict[str, Any]) -> None:
+            self._running += 1
+            name = self._names[module]
+            for one in [one for one in self._calls if _is_within(self._names[one], name)]:
+                self._repeats.pop(self.places[one][0].stack, None)
+                del self._calls[one]
             ids = options.get("input_ids", args[0] if args else None)
             if isinstance(ids, Tensor) and not ids.is_floating_point() and ids.ndim == 2:
-                self._ids[self._names[module]] = ids.detach()
+                self._ids[name] = ids.detach()
             else:
-                self._ids.pop(self._names[module], None)
+                self._ids.pop(name, None)
 
+        def end(*_: Any) -> None:
+            self._running -= 1
+
+        models = [one for one in self.model.modules() if isinstance(one, PreTrainedModel)]
         return [
-            module.register_forward_pre_hook(note_ids, with_kwargs=True)
-            for module in self.model.modules()
-            if isinstance(module, PreTrainedModel)
+            *(one.register_forward_pre_hook(begin, with_kwargs=True) for one in models),
+            *(one.register_forward_hook(end, always_call=True) for one in models),
         ]
 
-    def note(self, module: nn.Module, seen: Seen, first_key: int) -> None:
-        """Take down what a module saw; attention calls this."""
-        place = self.places[module]
+    def begin_call(self, module: nn.Module) -> Watcher | None:
+        """Who watches a call that a module begins; attention asks this."""
+        place = self._place_of_call(module)
+        if self.layers is not None and place.layer not in self.layers:
+            return None
+        # What calls go on from is told by their keys, which a lens with keep=False drops later.
+        return Watcher(replace(self.lens, keep=True), partial(self._note, module, place))
+
+    def _place_of_call(self, module: nn.Module) -> Place:
+        """Layers that share a module call it one after the other in one forward call."""
+        places = self.places[module]
+        stack = places[0].stack
+        before = self._calls[module] if self._running else 0
+        if self._running:
+            self._calls[module] += 1
+        if before < len(places):
+            return Place(stack, places[before].layer + self._repeats[stack])
+        self._repeats[stack] += 1
+        return Place(stack, places[-1].layer + self._repeats[stack])
+
+    def _note(self, module: nn.Module, place: Place, seen: Seen, first_key: int) -> None:
         if self.heads is not None:
             seen = seen.heads(self.heads)
         ids = self._ids_for(self._names[module], seen.extent.i)
         key_ids = self._source_ids(seen.extent.j) if place.cross else None
         passes = self._tracks.setdefault(place.stack, {}).setdefault(place.layer, [])
         step = _Step(own_keys(Piece(seen, first_key)), ids, key_ids, self._turn(place))
-        if passes and _goes_on(passes[-1][-1], step, place):
-            last = passes[-1]
-            last[-1] = last[-1]._replace(piece=without_keys(last[-1].piece, step.piece))
-            last.append(step)
-        else:
+        if not passes:
             passes.append([step])
+            return
+        last = passes[-1]
+        found = _origins(last[-1], step, place)
+        if not self.lens.keep:
+            last[-1] = last[-1]._replace(piece=without_source(last[-1].piece))
+        if found is None:
+            passes.append([step])
+            return
+        if bool(found.diagonal().all()):
+            last[-1] = last[-1]._replace(piece=without_keys(last[-1].piece, step.piece))
+        last.append(step._replace(origins=found))
 
     def _turn(self, place: Place) -> int:
-        root = place.stack.partition("*")[0]
-        return sum(
-            len(track.get(place.layer, []))
-            for stack, track in self._tracks.items()
-            if stack.startswith(root) and not is_cross(stack)
-        )
+        stacks = self._own_stacks(place.stack)
+        return sum(len(self._tracks[stack].get(place.layer, [])) for stack in stacks)
+
+    def _own_stacks(self, path: str) -> list[str]:
+        """Where the layers of a stack look at their own text."""
+        root = path.partition("*")[0]
+        return [stack for stack in self._tracks if stack.startswith(root) and not is_cross(stack)]
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -161,11 +217,22 @@ class Watched:
 
     def calls(self, layer: int, stack: str | None = None, which: int = -1) -> list[Seen]:
         """What a layer saw, call by call: the prompt, then each token."""
-        return [piece.seen for piece in self._pieces(layer, stack, which)]
+        pieces = self._pieces(layer, stack, which)
+        lines = self._lines(stack, which)
+        if in_place(lines):
+            return [piece.seen for piece in pieces]
+        return [
+            batch_of([piece.seen.batch_row(line[call]) for line in lines])
+            for call, piece in enumerate(pieces)
+        ]
 
     def seen(self, layer: int, stack: str | None = None, which: int = -1) -> Seen:
         """What a layer saw in a pass (the last unless told otherwise), its calls put together."""
-        return join(self._pieces(layer, stack, which))
+        pieces = self._pieces(layer, stack, which)
+        lines = self._lines(stack, which)
+        if in_place(lines):
+            return join(pieces)
+        return batch_of([join(along(line, pieces)) for line in lines])
 
     def recording(
         self,
@@ -175,6 +242,7 @@ class Watched:
         stack: str | None = None,
         which: int = -1,
         row: int = 0,
+        sequences: Tensor | None = None,
     ) -> Recording:
         """A pass as a recording, for views and files.
 
@@ -184,18 +252,22 @@ class Watched:
             stack: which of `stacks`; needed where there are several.
             which: the pass, counted as in a list.
             row: the row of the batch.
+            sequences: the token ids that generate() gave back, `rows n`, after a beam search. `row`
+                then counts its rows, and the beam that became it is followed, which may have ended
+                before the others; without, `row` counts the beams of the last call.
         """
         numbers = tuple(sorted(self._stack(stack)))
-        layers = tuple(self.seen(number, stack, which).batch_row(row) for number in numbers)
         steps = self._steps(numbers[0], stack, which)
-        ids = _joined_ids(steps, row)
+        line = self._line_of(stack, which, row, sequences)
+        layers = tuple(join(along(line, self._pieces(one, stack, which))) for one in numbers)
+        ids = _joined_ids(steps, line)
         extent = layers[0].extent
         queries, query_text = (), ""
         if extent.i == extent.j and not is_cross(self._path(stack)):
             said, tokens = tokens_of_ids(tokenizer, ids, extent.j, text)
         else:
             key_ids = steps[0].key_ids
-            keys = None if key_ids is None else key_ids[row].tolist()
+            keys = None if key_ids is None else steps[0].row_of(key_ids, line[0])
             said, tokens = tokens_of_ids(tokenizer, keys, extent.j, text)
             query_text, queries = tokens_of_ids(tokenizer, ids, extent.i, None)
         return Recording(
@@ -211,7 +283,81 @@ class Watched:
         )
 
     def _pieces(self, layer: int, stack: str | None, which: int) -> list[Piece]:
-        return with_keys([step.piece for step in self._steps(layer, stack, which)])
+        pieces = [step.piece for step in self._steps(layer, stack, which)]
+        return with_keys(pieces) if self.lens.keep else [without_source(one) for one in pieces]
+
+    def _lines(self, stack: str | None, which: int) -> list[list[int]]:
+        """For each row of the last call, the row of every call that it came from."""
+        before = self._rows_before(stack, which)
+        rows = self._steps(min(self._stack(stack)), stack, which)[-1].piece.seen.extent.b
+        return [line_of(before, row) for row in range(rows)]
+
+    def _line_of(
+        self, stack: str | None, which: int, row: int, sequences: Tensor | None
+    ) -> list[int]:
+        """The row of every call that a row of the last one, or a sequence of ids, came from."""
+        before = self._rows_before(stack, which)
+        steps = self._steps(min(self._stack(stack)), stack, which)
+        rows = steps[0].piece.seen.extent.b
+        known = rows if sequences is None else _check_sequences(sequences)
+        if not 0 <= row < known:
+            raise OptionError(f"row must be one of 0 to {known - 1}, found {row}")
+        if sequences is None:
+            return line_of(before, row)
+        wanted: list[int] = sequences[row].tolist()
+        sources = self._sources(stack, which, rows)
+        first, last = row * sources // known, -(-(row + 1) * sources // known)
+        for call in range(len(steps), 0, -1):
+            for one in range(first * rows // sources, last * rows // sources):
+                line = line_of(before[: call - 1], one)
+                ids = _joined_ids(steps[:call], line)
+                if ids is not None and _became(ids, steps[0].piece.seen.extent.i, wanted):
+                    return line
+        raise OptionError(
+            "sequences must be what generate() gave back in this pass, found ids in row "
+            f"{row} that no beam of it read"
+        )
+
+    def _sources(self, stack: str | None, which: int, rows: int) -> int:
+        """How many sources the rows of a target are shared out to: beams of one stand together.
+
+        Targets of different sources may be the same ids; where there is no source, the same ids
+        are the same text.
+        """
+        own = self._own_stacks(self._path(stack))
+        if not any(is_cross(path) for path in self._tracks):
+            return 1
+        for path, track in self._tracks.items():
+            if path not in own and not is_cross(path):
+                passes = next(iter(track.values()))
+                read = passes[which] if -len(passes) <= which < len(passes) else passes[-1]
+                sources = read[0].piece.seen.extent.b
+                return sources if rows % sources == 0 else 1
+        return 1
+
+    def _rows_before(self, stack: str | None, which: int) -> list[list[int]]:
+        """For each call of a pass but the first: the row of the call before that each goes on from.
+
+        It holds the same keys in every layer. The keys of a source are the same for all beams, so
+        those of the target's own text are asked too.
+        """
+        path = self._path(stack)
+        passes = [self._steps(layer, stack, which) for layer in self._tracks[path]]
+        turn = passes[0][0].turn
+        if is_cross(path) and turn:
+            passes += [
+                track[layer][turn - 1]
+                for one in self._own_stacks(path)
+                for track in [self._tracks[one]]
+                for layer in track
+            ]
+        same = [steps for steps in passes if len(steps) == len(passes[0])]
+        return rows_before(
+            [
+                [step.origins for step in layers if step.origins is not None]
+                for layers in list(zip(*same, strict=True))[1:]
+            ]
+        )
 
     def _steps(self, layer: int, stack: str | None, which: int) -> list[_Step]:
         track = self._stack(stack)
@@ -243,7 +389,7 @@ class Watched:
 
     def _ids_for(self, name: str, size: int) -> Tensor | None:
         """What the innermost model around a module was given, if it fits."""
-        around = [one for one in self._ids if one == "" or name.startswith(one + ".")]
+        around = [one for one in self._ids if _is_within(name, one)]
         for one in sorted(around, key=len, reverse=True):
             if self._ids[one].shape[1] == size:
                 return self._ids[one]
@@ -256,21 +402,62 @@ class Watched:
         return None
 
 
-def _goes_on(before: _Step, after: _Step, place: Place) -> bool:
-    """True where a call follows the one before: from its cache, or the next token of a target."""
+def _places(model: nn.Module) -> dict[nn.Module, list[Place]]:
+    """Where each numbered module stands: once, or once for each layer that lists it as its own."""
+    places: dict[nn.Module, list[Place]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        place = place_of(name)
+        if place is None:
+            continue
+        known = places.setdefault(module, [])
+        # Under another name for the whole stack it is the same layer again.
+        if not known or (place.stack == known[0].stack and place not in known):
+            known.append(place)
+    return places
+
+
+def _is_within(name: str, around: str) -> bool:
+    return around == "" or name.startswith(around + ".")
+
+
+def _origins(before: _Step, after: _Step, place: Place) -> Tensor | None:
+    """What `after` goes on from: the cache of the call before, or the next token of a target."""
     one, two = before.piece, after.piece
     if place.cross:
-        return before.turn == after.turn and one.last_key == two.last_key and continues(one, two)
-    start = two.last_key - two.seen.extent.i
-    return start > 0 and start == one.last_key and continues(one, two)
+        follows = before.turn == after.turn and one.last_key == two.last_key
+    else:
+        start = two.last_key - two.seen.extent.i
+        follows = start > 0 and start == one.last_key
+    return origins(one, two) if follows else None
 
 
-def _joined_ids(steps: list[_Step], row: int) -> list[int] | None:
+def _became(ids: list[int], prompt: int, sequence: list[int]) -> bool:
+    """True where generate() gave these ids back: after them a token and padding at most.
+
+    Some models give back what they generated without the prompt that they made themselves.
+    """
+    return any(
+        len(own) > 0 and sequence[: len(own)] == own and len(set(sequence[len(own) + 1 :])) <= 1
+        for own in (ids, ids[prompt:])
+    )
+
+
+def _check_sequences(sequences: Tensor) -> int:
+    """How many rows of ids there are."""
+    if sequences.ndim != 2 or sequences.is_floating_point():
+        raise OptionError(
+            f"sequences must be token ids (rows, n), found {sequences.dtype} of shape "
+            f"{shape_text(sequences)}"
+        )
+    return len(sequences)
+
+
+def _joined_ids(steps: list[_Step], line: list[int]) -> list[int] | None:
     ids: list[int] = []
-    for step in steps:
+    for step, row in zip(steps, line, strict=False):
         if step.ids is None:
             return None
-        ids += step.ids[row if len(step.ids) > 1 else 0].tolist()
+        ids += step.row_of(step.ids, row)
     return ids
 
 
