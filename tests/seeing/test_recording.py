@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -79,6 +80,26 @@ def test_several_tokens_and_words_ask_together(rec):
     assert rec.find("didn't") == [3, 4, 5]
     assert rec.find("IT") == [10]
     assert rec.find(-1) == [15]
+
+
+def test_whole_numbers_of_any_make_name_tokens(rec):
+    for token in (np.int64(8), torch.tensor(8), [np.int64(8)], np.array([8]), torch.tensor([8])):
+        assert rec.top(3, 1, token) == rec.top(3, 1, 8)
+
+
+def test_links_that_were_noted_answer_without_weights(minilm):
+    rec = look(SENTENCE, minilm, ll.Lens(top=2))
+    bare = look(SENTENCE, minilm, ll.Lens(top=2, keep=False))
+    assert bare.top(3, 1, "it") == [
+        (word, pytest.approx(weight)) for word, weight in rec.top(3, 1, "it", n=2)
+    ]
+    assert len(bare.top(3, 1, "it", n=1)) == 1
+    # The mean over a word's tokens is not to be had from their strongest links.
+    with pytest.raises(OptionError, match="keep=False"):
+        bare.top(3, 1, ["it", "tired"])
+    shown = bare._repr_html_()
+    assert "keep=False" in shown
+    assert "The animal didn&#x27;t cross" in shown
 
 
 def test_received_is_the_column_sum(rec):
@@ -230,6 +251,11 @@ def test_a_damaged_or_foreign_file_is_refused_in_words(rec, tmp_path, change, wo
         Recording.load(path)
 
 
+def test_an_ending_counts_in_either_case(rec, tmp_path):
+    rec.save(tmp_path / "R.SAFETENSORS")
+    assert Recording.load(tmp_path / "R.SAFETENSORS").tokens == rec.tokens
+
+
 def test_files_that_are_none(rec, tmp_path):
     with pytest.raises(FileError, match="no such file"):
         Recording.load(tmp_path / "nothing.safetensors")
@@ -290,6 +316,13 @@ def test_wrong_questions_are_answered_in_words(rec, minilm):
     for question, words in (
         (lambda: rec.find("zebra"), "token 'zebra' is not among the 16 tokens"),
         (lambda: rec.find(16), "token must be an index below 16, found 16"),
+        (lambda: rec.top(3, 1, 1.5), "an index, a word, or several of these, found 1.5"),
+        (lambda: rec.top(3, 1, slice(2)), "an index, a word, or several of these, found slice"),
+        (lambda: rec.top(3, 1, None), "an index, a word, or several of these, found None"),
+        (lambda: rec.top(3, 1, [1, 2.5]), r"or several of these, found \[1, 2.5\]"),
+        (lambda: rec.top(3, 1, True), "or several of these, found True"),
+        (lambda: rec.top(3, 1, "it", n=-1), "n must be a whole number of at least 0, found -1"),
+        (lambda: rec.strongest(-1), "n must be a whole number of at least 0, found -1"),
         (lambda: rec.weights(6, 0), r"layer must be one of those recorded \(0 to 5\), found 6"),
         (lambda: rec.steps(0, 12), r"head must be one of those recorded \(0 to 11\), found 12"),
         (lambda: look(" ", minilm), "text is empty"),

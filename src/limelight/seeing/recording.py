@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,15 +15,13 @@ from torch import Tensor
 
 from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
-from limelight.seeing.tokens import Token, plain_tokens, words
-from limelight.shapes import OptionError, ShapeError, shape_text
+from limelight.seeing.picks import Pick, find_tokens, single_picks
+from limelight.seeing.tokens import Token, plain_tokens
+from limelight.shapes import OptionError, ShapeError, check_whole, shape_text
 
 if TYPE_CHECKING:
     from limelight.seeing.flow import Flow
     from limelight.seeing.steps import Steps
-
-Pick = int | str | Sequence[int | str]
-"""How a token is named: by its index, by its text, or several of them."""
 
 
 class Link(NamedTuple):
@@ -139,37 +138,31 @@ class Recording:
         A text must be that of one token or one word only; where it occurs more often the message
         names the places, one of which can be given instead.
         """
-        tokens = self.tokens if among is None else among
-        if isinstance(token, int):
-            if not -len(tokens) <= token < len(tokens):
-                raise OptionError(f"token must be an index below {len(tokens)}, found {token}")
-            return [token % len(tokens)]
-        if not isinstance(token, str):
-            return [index for one in token for index in self.find(one, tokens)]
-        places = _places(token, tokens)
-        if len(places) > 1:
-            where = ", ".join(str(place[0]) for place in places)
-            raise OptionError(f"token {token!r} occurs {len(places)} times: give one of {where}")
-        if not places:
-            raise OptionError(f"token {token!r} is not among the {len(tokens)} tokens")
-        return places[0]
+        return find_tokens(token, self.tokens if among is None else among)
 
     def row(self, layer: int, head: int, token: Pick) -> Tensor:
         """What a token looks at: `j`. The mean over a word's tokens, the sum over several picks."""
-        picks = [token] if isinstance(token, int | str) else token
         seen, position = self.seen(layer), self.head_position(head)
         total = torch.zeros(seen.extent.j, dtype=seen.dtype)
-        for pick in picks:
+        for pick in single_picks(token):
             total += seen.rows(self.find(pick, self.queries))[0, position].mean(0).cpu()
         return total
 
     def top(self, layer: int, head: int, token: Pick, n: int = 8) -> list[tuple[str, float]]:
         """The n tokens that a token looks at most, strongest first, with their weights.
 
-        A word made of several tokens asks with their mean; several tokens ask with their sum.
+        A word made of several tokens asks with their mean; several tokens ask with their sum. Where
+        the lens kept no weights, the links that it noted of one token answer, as many as there are.
         """
-        row = self.row(layer, head, token)
-        weights, indices = row.topk(min(n, len(row)))
+        check_whole("n", n, 0)
+        seen, queries = self.seen(layer), self.find(token, self.queries)
+        if seen.source is None and seen.statistics.top is not None and len(queries) == 1:
+            weights, indices = (
+                found[0, self.head_position(head), queries[0], :n] for found in seen.top
+            )
+        else:
+            row = self.row(layer, head, token)
+            weights, indices = row.topk(min(n, len(row)))
         pairs = zip(indices.tolist(), weights.tolist(), strict=True)
         return [(self.tokens[index].text, weight) for index, weight in pairs if weight > 0]
 
@@ -206,6 +199,7 @@ class Recording:
         and separators, and those between tokens of one word or of neighbouring words. A token's
         look at itself is no link.
         """
+        check_whole("n", n, 0)
         chosen: tuple[list[Link], list[Link]] = ([], [])
         for number, seen in zip(self.layer_numbers, self.layers, strict=True):
             for first, tile in seen.in_tiles():
@@ -275,7 +269,7 @@ class Recording:
     def save(self, path: str | Path) -> None:
         """Write the recording: `.safetensors` keeps all of it, other endings are views of it."""
         path = Path(path)
-        if path.suffix == ".safetensors":
+        if path.suffix.lower() == ".safetensors":
             from limelight.seeing.stored import write
 
             write(self, path)
@@ -291,6 +285,9 @@ class Recording:
         return read(Path(path))
 
     def _repr_html_(self) -> str:
+        if any(seen.source is None for seen in self.layers):
+            why = "The page needs the weights, which a lens with keep=False does not keep."
+            return f"<p>{escape(repr(self))}</p><p>{why}</p>"
         return importlib.import_module("limelight.views").notebook(self)
 
     def __repr__(self) -> str:
@@ -308,22 +305,6 @@ def _received(seen: Seen) -> Tensor:
     for _, tile in seen.in_tiles():
         total += tile[0].sum(1)
     return total
-
-
-def _places(text: str, tokens: tuple[Token, ...]) -> list[list[int]]:
-    """Where a text is one token or one whole word; the other case serves if nothing else does."""
-    for same in (str, str.casefold):
-        wanted = same(text.strip())
-        found = [[j] for j, token in enumerate(tokens) if same(token.text) == wanted]
-        if not found:
-            found = [
-                word
-                for word in words(tokens)
-                if len(word) > 1 and same("".join(tokens[j].text for j in word)) == wanted
-            ]
-        if found:
-            return found
-    return []
 
 
 def _position(name: str, number: int, numbers: tuple[int, ...]) -> int:
