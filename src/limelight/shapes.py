@@ -99,10 +99,14 @@ def check_number(
 
     `expected` says that in words.
     """
-    number = float(value)
+    try:
+        # float() alone would also read a text, and take a bool for 0 or 1.
+        number = math.nan if isinstance(value, str | bool) else float(value)
+    except TypeError:
+        number = math.nan
     # Plain comparisons, which trace under torch.compile; false for NaN too.
     if not (low <= number <= high and above < number < below):
-        raise OptionError(f"{name} must be {expected}, found {value}")
+        raise OptionError(f"{name} must be {expected}, found {value!r}")
     return number
 
 

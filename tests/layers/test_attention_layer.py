@@ -217,12 +217,18 @@ def test_steps_end_in_the_output_and_follow_from_one_another(form: str):
         ({"heads_see": "half"}, "heads_see must be 'all' or 'slice', found 'half'"),
         ({"heads_see": "slice", "kv_heads": 2}, "goes without kv_heads and value_rank"),
         ({"heads_see": "slice", "value_rank": 2}, "goes without kv_heads and value_rank"),
+        ({"scale": float("nan")}, "scale must be a finite number, found nan"),
+        ({"scale": "1"}, "scale must be a finite number, found '1'"),
+        ({"dropout": "0.1"}, "dropout must be at least 0 and below 1, found '0.1'"),
+        ({"dropout": [0.1]}, r"dropout must be at least 0 and below 1, found \[0.1\]"),
+        ({"width": "16"}, "width must be a whole number of at least 1, found '16'"),
+        ({"heads": 0}, "heads must be a whole number of at least 1, found 0"),
     ],
 )
 @pytest.mark.usefixtures("untyped")
 def test_options_that_make_no_sense(options: dict[str, Any], words: str):
     with pytest.raises(OptionError, match=words):
-        Attention(16, 4, **options)
+        Attention(**{"width": 16, "heads": 4, **options})
 
 
 def test_inputs_that_do_not_fit():

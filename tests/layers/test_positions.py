@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -112,3 +113,19 @@ def test_relative_bias_aligns_the_last_query_with_the_last_key():
         RelativeBias(2, buckets=5)
     with pytest.raises(OptionError, match="furthest above 8, found 8"):
         RelativeBias(2, furthest=8)
+    with pytest.raises(OptionError, match="heads must be a whole number of at least 1, found 0"):
+        RelativeBias(0)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_sizes_that_are_no_numbers():
+    made: list[tuple[Any, str]] = [
+        (lambda: RelativeBias(2, buckets="8"), "buckets must be a whole number .* found '8'"),  # pyright: ignore
+        (lambda: RelativeBias(2, furthest="8"), "furthest must be a whole number .* found '8'"),  # pyright: ignore
+        (lambda: Rotary("4"), "size must be a whole number .* found '4'"),  # pyright: ignore
+        (lambda: Rotary(4, base="x"), "rotary base must be above 1, found 'x'"),  # pyright: ignore
+        (lambda: sinusoidal(torch.arange(3), "4"), "width must be a whole number"),  # pyright: ignore
+    ]
+    for make, words in made:
+        with pytest.raises(OptionError, match=words):
+            make()

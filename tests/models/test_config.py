@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 
 from limelight.layers.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from limelight.models.config import Config, make_scaling
@@ -40,8 +41,6 @@ def test_presets_are_what_they_say():
         "bert": (Encoder, Config.bert(), 108_891_648),
         "gpt2": (Decoder, Config.gpt2(), 124_439_808),
     }
-    import torch
-
     for make, config, count in parameters.values():
         with torch.device("meta"):
             model = make(config)
@@ -82,18 +81,35 @@ def test_changes_keep_proportions():
         ({"rotary_base": 5e5}, "rotary_base and rotary_scaling need positions='rotary'"),
         ({"rotary_scaling": LinearScaling(2.0)}, "need positions='rotary', found 'learned'"),
         ({"positions": "rotary", "head_size": 5}, "rotary positions need an even head size"),
-        ({"positions": "rotary", "rotary_scaling": "yarn"}, "must be a Scaling, found 'yarn'"),
+        (
+            {"positions": "rotary", "rotary_scaling": "yarn"},
+            "must be a Scaling or None, found 'yarn'",
+        ),
         ({"positions": "rotary", "rotary_base": 0.5}, "rotary_base must be above 1"),
         ({"positions": "sinusoidal", "width": 33, "heads": 3}, "need an even width, found 33"),
         ({"decoder_layers": 2}, "decoder_layers is for kind='transformer', found 'decoder'"),
         ({"segments": 2}, "segments are for kind='encoder', found 'decoder'"),
         ({"colour": "red"}, "Config has no field 'colour'"),
+        ({"dropout": "0.1"}, "dropout must be a number, found '0.1'"),
+        ({"dropout": None}, "dropout must be a number, found None"),
+        ({"norm_eps": "a"}, "norm_eps must be a number, found 'a'"),
+        ({"norm_eps": float("nan")}, "norm_eps must be a small positive number.* found nan"),
+        ({"rotary_base": "x"}, "rotary_base must be a number, found 'x'"),
+        ({"tied": "no"}, "tied must be true or false, found 'no'"),
+        ({"order": ["pre"]}, r"order must be one of .*, found \['pre'\]"),
     ],
 )
 @pytest.mark.usefixtures("untyped")
 def test_wrong_combinations_fail_in_words(changes: dict[str, Any], words: str):
     with pytest.raises(OptionError, match=words):
         Config.gpt2(**changes)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.usefixtures("untyped")
+def test_a_width_that_is_no_number_is_named(preset: Any):
+    with pytest.raises(OptionError, match="width must be a whole number of at least 1, found 'a'"):
+        preset(width="a")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +130,14 @@ def test_files_that_do_not_fit(values: dict[str, Any], words: str):
         ({"kind": "cubic"}, "kind must be one of .* found 'cubic'"),
         ({"kind": "linear"}, "'linear' needs: factor"),
         ({"kind": "linear", "factor": 2.0, "slope": 1}, "'linear' does not take: slope"),
+        ({"kind": "linear", "factor": "2"}, "scaling factor must be a number, found '2'"),
+        ({"kind": "llama3", "factor": 2, "trained": 8, "low": "1"}, "scaling low must be a number"),
+        ({"kind": "yarn", "factor": 2, "trained": 8, "attention": float("nan")}, "found nan"),
+        ({"kind": "yarn", "factor": 2, "trained": 8, "whole": "no"}, "whole must be true or false"),
+        ("linear", "rotary_scaling must be a table, found 'linear'"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_scalings_that_do_not_fit(values: dict[str, Any], words: str):
     with pytest.raises(OptionError, match=words):
         make_scaling(values)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from limelight.layers.rotary import LinearScaling
 from limelight.shapes import FileError, OptionError
 from limelight.training.settings import Settings
 
@@ -49,12 +50,29 @@ def test_recipes_are_read(name: str) -> None:
         ({"model": {"preset": "gpt5"}}, "model.preset must be one of 'gpt2'"),
         ({"model": {"preset": "gpt2", "heads": 7}}, "width must be a multiple of heads"),
         ({"model": {"preset": "gpt2", "vocabulary": 7}}, "model.vocabulary is set by the training"),
+        ({"model": {"preset": "gpt2", "dropout": "0.1"}}, "dropout must be a number, found '0.1'"),
+        ({"model": {"preset": "llama", "rotary_base": "x"}}, "rotary_base must be a number"),
+        ({"model": {"preset": "llama", "width": "a"}}, "width must be a whole number .* found 'a'"),
+        ({"model": {"preset": "llama", "rotary_scaling": "linear"}}, "scaling must be a table"),
+        ({"model": {"preset": "llama", "rotary_scaling": {"kind": "odd"}}}, "must be one of .*odd"),
+        ({"model": {"preset": "gpt2", "tied": "no"}}, "tied must be true or false, found 'no'"),
+        ({"data": 3}, "data must be a table, found 3"),
+        ({"data": {"text": ["a", 3]}}, "data.text must be a list of texts"),
         ({"tokens": {"kind": "words"}}, "tokens.kind must be one of 'characters', 'bpe'"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_wrong_settings_are_refused_in_words(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         Settings.from_table(table(**changes))
+
+
+def test_rotary_scaling_is_a_table() -> None:
+    scaling = {"kind": "linear", "factor": 2.0}
+    model = {"preset": "llama", "layers": 1, "heads": 2, "width": 8, "rotary_scaling": scaling}
+    settings = Settings.from_table(table(model=model))
+    assert settings.config(vocabulary=9).rotary_scaling == LinearScaling(2.0)
+    assert Settings.from_table(_plain(settings.as_table())) == settings
 
 
 def test_missing_settings_are_named() -> None:

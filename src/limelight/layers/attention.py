@@ -16,7 +16,14 @@ from limelight.layers.rotary import Rotation, rotate
 from limelight.ops.bias import Alibi
 from limelight.ops.mask import Mask
 from limelight.ops.project import project
-from limelight.shapes import OptionError, ShapeError, check_chance, check_whole, shape_text
+from limelight.shapes import (
+    OptionError,
+    ShapeError,
+    check_chance,
+    check_number,
+    check_whole,
+    shape_text,
+)
 
 Biases = Literal["none", "inputs", "all"]
 Sight = Literal["all", "slice"]
@@ -206,6 +213,8 @@ class Attention(nn.Module):
         ):  # fmt: skip
             check_whole(name, size)
         check_chance("dropout", self.dropout)
+        if self.scale is not None:
+            check_number("scale", self.scale, "a finite number")
         if self.heads % self.kv_heads:
             raise OptionError(
                 f"kv_heads must divide heads, "
@@ -244,7 +253,7 @@ class HeadLinear(nn.Module):
 
 
 def _head_size(width: int, heads: int) -> int:
-    if heads < 1 or width % heads:
+    if check_whole("width", width) % check_whole("heads", heads):
         raise OptionError(
             f"width must be a multiple of heads, found width = {width}, heads = {heads}; "
             "give head_size otherwise"

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from limelight.shapes import OptionError
+from limelight.shapes import OptionError, check_whole
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:
@@ -25,7 +25,7 @@ def sinusoidal(positions: Tensor, width: int) -> Tensor:
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    if width < 2 or width % 2:
+    if check_whole("width", width) % 2:
         raise OptionError(f"sinusoidal positions need an even width, found {width}")
     steps = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device)
     waves = positions.float()[..., None] * torch.exp(steps * (-math.log(10000.0) / width))
@@ -50,10 +50,11 @@ class RelativeBias(nn.Module):
         self, heads: int, *, buckets: int = 32, furthest: int = 128, both_ways: bool = True
     ) -> None:
         super().__init__()
-        side = buckets // 2 if both_ways else buckets
+        check_whole("heads", heads)
+        side = check_whole("buckets", buckets) // (2 if both_ways else 1)
         if side < 2 or (both_ways and buckets % 2):
             raise OptionError(f"relative positions need at least 4 buckets, even, found {buckets}")
-        if furthest <= side // 2:
+        if check_whole("furthest", furthest) <= side // 2:
             raise OptionError(
                 f"relative positions need furthest above {side // 2}, found {furthest}"
             )

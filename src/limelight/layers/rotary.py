@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from limelight.fields import check_fields
 from limelight.shapes import OptionError, check_number, check_positive, check_whole
 
 
@@ -45,6 +46,7 @@ class Scaling:
     factor: float
 
     def __post_init__(self) -> None:
+        check_fields(self, "rotary scaling ")
         check_number("rotary scaling factor", self.factor, "a number of at least 1", low=1.0)
 
     def angles(self, base: float, size: int, longest: int) -> Tensor:
@@ -113,6 +115,8 @@ class YarnScaling(Scaling):
         check_number(
             "rotary scaling fast", self.fast, f"at least slow = {self.slow}", low=self.slow
         )
+        if self.attention is not None:
+            check_positive("rotary scaling attention", self.attention)
 
     def angles(self, base: float, size: int, longest: int) -> Tensor:
         def channel(turns: float) -> float:
@@ -186,7 +190,7 @@ class Rotary(nn.Module):
 
     def __init__(self, size: int, *, base: float = 10000.0, scaling: Scaling | None = None) -> None:
         super().__init__()
-        if size < 2 or size % 2:
+        if check_whole("size", size) % 2:
             raise OptionError(f"rotary needs an even number of head channels, found {size}")
         check_number("rotary base", base, "above 1", above=1.0)
         self.size, self.base, self.scaling = size, base, scaling

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
+from limelight.fields import check_fields, check_names, check_value
 from limelight.layers.block import Order
 from limelight.layers.feedforward import Activation
 from limelight.layers.norm import Norm
@@ -15,16 +16,6 @@ Kind = Literal["encoder", "decoder", "transformer"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 Embedding = Literal["plain", "scaled", "normed"]
 ModelBiases = Literal["none", "inputs", "attention", "all"]
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "kind": get_args(Kind),
-    "positions": get_args(Positions),
-    "activation": get_args(Activation),
-    "norm": get_args(Norm),
-    "order": get_args(Order),
-    "bias": get_args(ModelBiases),
-    "embedding": get_args(Embedding),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +70,7 @@ class Config:
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                kinds = ", ".join(map(repr, choices))
-                raise OptionError(f"{name} must be one of {kinds}, found {getattr(self, name)!r}")
+        check_fields(self)
         self._check_numbers()
         self._check_heads()
         self._check_positions()
@@ -125,8 +113,6 @@ class Config:
             raise OptionError(
                 f"rotary_base and rotary_scaling need positions='rotary', found {self.positions!r}"
             )
-        if self.rotary_scaling is not None and not isinstance(self.rotary_scaling, Scaling):
-            raise OptionError(f"rotary_scaling must be a Scaling, found {self.rotary_scaling!r}")
         if rotary and self.size % 2:
             raise OptionError(f"rotary positions need an even head size, found {self.size}")
         if self.positions == "sinusoidal" and self.width % 2:
@@ -183,7 +169,7 @@ class Config:
         )  # fmt: skip
         # A preset of another width keeps the proportion of its feed-forward layer, 8/3 in eights.
         if "width" in changes and "hidden" not in changes:
-            changes["hidden"] = -(-8 * int(changes["width"]) // 24) * 8
+            changes["hidden"] = -(-8 * check_whole("width", changes["width"]) // 24) * 8
         return preset.changed(**changes)
 
     def changed(self, **changes: Any) -> Config:
@@ -217,10 +203,7 @@ class Config:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
         """The config that `as_dict` wrote; unknown and missing names are refused."""
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise OptionError(f"config has unknown fields: {', '.join(unknown)}")
+        check_names("config", values, (field.name for field in fields(cls)))
         required = [field.name for field in fields(cls) if field.default is MISSING]
         missing = [name for name in required if name not in values]
         if missing:
@@ -238,6 +221,7 @@ def make_scaling(values: dict[str, Any]) -> Scaling:
     >>> make_scaling({"kind": "linear", "factor": 2.0})
     LinearScaling(factor=2.0)
     """
+    check_value("rotary_scaling", values, dict)
     rest = dict(values)
     kind = rest.pop("kind", None)
     rule = SCALINGS.get(str(kind))

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-import types
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_origin, get_type_hints
 
-from limelight.models.config import Config
+from limelight.fields import check_value
+from limelight.models.config import Config, make_scaling
 from limelight.shapes import FileError, OptionError
 
 T = TypeVar("T")
@@ -166,6 +166,8 @@ class Settings:
             if name in table:
                 raise OptionError(f"model.{name} is set by the training itself: leave it out")
         try:
+            if "rotary_scaling" in table:
+                table["rotary_scaling"] = make_scaling(table["rotary_scaling"])
             return _PRESETS[preset](vocabulary=vocabulary, **table)
         except OptionError as error:
             raise OptionError(f"[model]: {error}") from error
@@ -220,32 +222,16 @@ def _required(about: Field[Any]) -> bool:
 
 def _value(hint: Any, value: Any, name: str) -> Any:
     """The value as the hint wants it; TOML has integers, floats, strings, lists and tables."""
-    origin = get_origin(hint)
     if is_dataclass(hint):
-        return _read(cast("type[Any]", hint), _typed(dict, value, name, "a table"), f"{name}.")
-    if origin in (Union, types.UnionType):
-        return _value(next(arm for arm in get_args(hint) if arm is not type(None)), value, name)
-    if origin is Literal:
-        if value not in get_args(hint):
-            raise OptionError(f"{name} must be one of {_listed(get_args(hint))}, found {value!r}")
-        return value
-    if origin is tuple:
-        listed = [value] if isinstance(value, str) else _typed(list, value, name, "a list of texts")
-        return tuple(_typed(str, each, name, "a list of texts") for each in listed)
-    if origin is dict:
-        return _typed(dict, value, name, "a table")
-    if hint is float:
-        return float(_typed((int, float), value, name, "a number"))
-    if hint is int:
-        return _typed(int, value, name, "a whole number")
-    return _typed(str, value, name, "a text")
-
-
-def _typed(kind: type[Any] | tuple[type[Any], ...], value: Any, name: str, words: str) -> Any:
-    # A bool is an int to Python, and never one that was meant here.
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise OptionError(f"{name} must be {words}, found {value!r}")
-    return value
+        check_value(name, value, dict)
+        return _read(cast("type[Any]", hint), value, f"{name}.")
+    if get_origin(hint) is tuple:
+        listed = cast("list[Any]", [value] if isinstance(value, str) else value)
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            raise OptionError(f"{name} must be a list of texts, found {value!r}")
+        return tuple(listed)
+    check_value(name, value, hint)
+    return float(value) if hint is float else value
 
 
 def _listed(names: Any) -> str:
