@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from limelight.layers.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from limelight.models.config import Config, make_scaling
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
+from limelight.models.pretrained import load, save
 from limelight.models.transformer import Transformer
 from limelight.shapes import OptionError
 
@@ -97,6 +99,10 @@ def test_changes_keep_proportions():
         ({"rotary_base": "x"}, "rotary_base must be a number, found 'x'"),
         ({"tied": "no"}, "tied must be true or false, found 'no'"),
         ({"order": ["pre"]}, r"order must be one of .*, found \['pre'\]"),
+        ({"heads_see": "half"}, "heads_see must be one of 'all', 'slice', found 'half'"),
+        ({"heads_see": "slice", "kv_heads": 2}, "goes without kv_heads and value_rank"),
+        ({"heads_see": "slice", "value_rank": 2}, "goes without kv_heads and value_rank"),
+        ({"heads_see": "slice", "heads": 5, "head_size": 2}, "found width = 768, heads = 5"),
     ],
 )
 @pytest.mark.usefixtures("untyped")
@@ -110,6 +116,43 @@ def test_wrong_combinations_fail_in_words(changes: dict[str, Any], words: str):
 def test_a_width_that_is_no_number_is_named(preset: Any):
     with pytest.raises(OptionError, match="width must be a whole number of at least 1, found 'a'"):
         preset(width="a")
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [Config.gpt2, Config.llama, Config.bert, Config.transformer2017],
+    ids=lambda p: p.__name__,
+)
+def test_heads_that_see_a_slice_each(preset: Any, tmp_path: Path):
+    """In a model, from a file again, and with a cache: the same numbers."""
+    config = preset(vocabulary=20, width=16, layers=2, heads=4, context=32, heads_see="slice")
+    assert config.as_dict()["heads_see"] == "slice"
+    kinds: dict[str, Any] = {"encoder": Encoder, "decoder": Decoder, "transformer": Transformer}
+    model = kinds[config.kind](config).eval()
+    inputs = {name: p.shape for name, p in model.named_parameters() if "inputs.weight" in name}
+    own = {shape for name, shape in inputs.items() if ".cross." not in name}
+    assert own == {torch.Size([4, 12, 4])}
+    save(model, tmp_path)
+    again = load(tmp_path)
+    assert again.config == config
+    tokens = torch.randint(20, (2, 7))
+    given = (tokens, tokens) if config.kind == "transformer" else (tokens,)
+    with torch.inference_mode():
+        assert torch.equal(model(*given), again(*given))
+        if isinstance(model, Decoder):
+            cache = model.new_cache()
+            steps = [model(token, cache=cache) for token in tokens.split(1, dim=1)]
+            assert torch.allclose(torch.cat(steps, dim=1), model(tokens), atol=1e-5)
+
+
+def test_first_weights_of_slices_are_glorot_s():
+    """Each head's matrix is drawn as the matrix it is: within √(6 / (rows + columns))."""
+    config = Config.transformer2017(
+        vocabulary=20, width=64, layers=1, heads=4, heads_see="slice", dropout=0.0
+    )
+    weight = Transformer(config).encoder.blocks[0].attention.inputs.weight
+    limit = (6 / (48 + 16)) ** 0.5
+    assert 0.95 * limit < weight.abs().max() <= limit
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Literal, cast
 
 from limelight.fields import check_fields, check_names, check_value
+from limelight.layers.attention import Sight
 from limelight.layers.block import Order
 from limelight.layers.feedforward import Activation
 from limelight.layers.norm import Norm
@@ -46,6 +47,8 @@ class Config:
     """width / heads unless given"""
     value_rank: int | None = None
     """the rank of the value map, full unless given"""
+    heads_see: Sight = "all"
+    """of self-attention: all of the input, or each head its own slice: see `Attention`"""
     hidden: int | None = None
     """channels inside the feed-forward layer, 4·width unless given"""
     positions: Positions = "learned"
@@ -106,6 +109,14 @@ class Config:
             raise OptionError(
                 f"kv_heads must divide heads, found kv_heads = {self.groups}, heads = {self.heads}"
             )
+        if self.heads_see == "slice":
+            if self.groups != self.heads or self.value_rank is not None:
+                raise OptionError("heads_see='slice' goes without kv_heads and value_rank")
+            if self.width % self.heads:
+                raise OptionError(
+                    f"heads_see='slice' needs a width that is a multiple of heads, "
+                    f"found width = {self.width}, heads = {self.heads}"
+                )
 
     def _check_positions(self) -> None:
         rotary = self.positions == "rotary"

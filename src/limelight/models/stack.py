@@ -7,6 +7,7 @@ Names in the state dict (t counts blocks from 0; those in brackets exist by the 
     [embedding.segments.weight]              segments m
     [embedding.norm.weight, .bias]           m                          embedding="normed"
     stack.blocks.t.attention.inputs.weight   h·d + 2·g·d  m             Q rows, K rows, V rows
+                                             h 3·d m/h                  heads_see="slice"
     [stack.blocks.t.attention.inputs.bias]
     [stack.blocks.t.attention.value_up.weight]  g·d r                   value_rank=r; V rows are r
     stack.blocks.t.attention.output.weight   m h·d
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.layers.attention import Attention, Biases, HeadLinear
+from limelight.layers.attention import Attention, Biases, HeadLinear, Sight
 from limelight.layers.block import Block
 from limelight.layers.cache import Cache
 from limelight.layers.feedforward import FeedForward
@@ -164,18 +165,19 @@ class Stack(nn.Module):
 def make_block(config: Config, *, cross: bool = False) -> Block:
     """One block as the config describes it."""
     return Block(
-        _make_attention(config),
+        _make_attention(config, heads_see=config.heads_see),
         FeedForward(
             config.width, config.hidden, activation=config.activation, bias=config.bias == "all"
         ),
         order=config.order,
         norm=lambda width: make_norm(config.norm, width, config.norm_eps),
-        cross=_make_attention(config) if cross else None,
+        # A memory has no slices of its own: who looks at it sees all of it.
+        cross=_make_attention(config, heads_see="all") if cross else None,
         dropout=config.dropout,
     )
 
 
-def _make_attention(config: Config) -> Attention:
+def _make_attention(config: Config, *, heads_see: Sight) -> Attention:
     return Attention(
         config.width,
         config.heads,
@@ -183,6 +185,7 @@ def _make_attention(config: Config) -> Attention:
         head_size=config.head_size,
         value_rank=config.value_rank,
         bias=_ATTENTION_BIAS[config.bias],
+        heads_see=heads_see,
         dropout=config.dropout,
     )
 
@@ -208,7 +211,9 @@ def first_weights(model: nn.Module, config: Config) -> None:
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | HeadLinear):
             if scaled:
-                nn.init.xavier_uniform_(module.weight)
+                # Glorot's is a rule for matrices; the heads of a HeadLinear have one each.
+                for matrix in module.weight.view(-1, *module.weight.shape[-2:]):
+                    nn.init.xavier_uniform_(matrix)
             else:
                 last = name.rpartition(".")[2]
                 nn.init.normal_(module.weight, std=residual if last in ("output", "down") else 0.02)
