@@ -127,12 +127,27 @@ def test_temperature_0_leaves_the_likeliest_only() -> None:
 
 def test_seed(tiny: ll.Decoder) -> None:
     how = ll.Sampling(temperature=1.5)
-    prompts = [[1, 2], [3, 4, 5], [1, 2]]
+    prompts = [[1, 2], [3, 4, 5], [1, 2], [6]]
     first = ll.generate(tiny, prompts, max_tokens=10, how=how, seed=7)
     assert first == ll.generate(tiny, prompts, max_tokens=10, how=how, seed=7)
     assert first != ll.generate(tiny, prompts, max_tokens=10, how=how, seed=8)
     assert first[0].ids != first[2].ids  # the same prompt twice is two samples
-    assert first[0] == ll.generate(tiny, prompts[:1], max_tokens=10, how=how, seed=7)[0]
+    for place in (0, 1, 3):  # each prompt gives alone what it gives in a batch
+        alone = ll.generate(tiny, [prompts[place]], max_tokens=10, how=how, seed=7)
+        assert alone == [first[place]]
+    turned = ll.generate(tiny, prompts[::-1], max_tokens=10, how=how, seed=7)
+    assert turned[0] == first[3]
+    assert turned[2] == first[1]
+    huge = ll.generate(tiny, prompts, max_tokens=10, how=how, seed=2**70)
+    assert huge == ll.generate(tiny, prompts, max_tokens=10, how=how, seed=2**70)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-300])
+def test_a_tiny_temperature_is_as_none(temperature: float) -> None:
+    logits = torch.tensor([[0.0, 1.0, 3.0, 2.0], [4.0, -1.0, 0.0, 3.9]])
+    for limits in ({}, {"top_k": 2, "top_p": 0.9}):
+        found = ll.Sampling(temperature, **limits).probabilities(logits, [[], []])
+        assert torch.equal(found, torch.tensor([[0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
 
 
 def test_rows_end_by_themselves(tiny: ll.Decoder) -> None:
@@ -227,13 +242,18 @@ def test_nothing_to_write(tiny: ll.Decoder) -> None:
         ({"max_tokens": -1}, "max_tokens must be a whole number of at least 0, found -1"),
         ({"stop": "x"}, "stop must be a list of strings"),
         ({"stop": [""]}, "stop must be a list of strings"),
+        ({"stop": None}, "stop must be a list of strings .* found None"),
+        ({"how": "greedy"}, "how must be a Sampling or a Beam or None, found 'greedy'"),
+        ({"seed": "a"}, "seed must be a whole number or None, found 'a'"),
+        ({"seed": 1.5}, "seed must be a whole number or None, found 1.5"),
     ],
 )
 def test_wrong_options(
     smollm2: ll.Decoder, untyped: None, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(OptionError, match=message):
-        ll.generate(smollm2, PROMPTS[0], **options)
+    for write in (ll.generate, ll.stream):
+        with pytest.raises(OptionError, match=message):
+            write(smollm2, PROMPTS[0], **options)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +266,11 @@ def test_wrong_options(
         ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
         ({"top_p": 1.1}, "top_p must be above 0 and at most 1"),
         ({"repetition_penalty": 0.0}, "repetition_penalty must be a positive number"),
+        ({"temperature": "a"}, "temperature must be a number, found 'a'"),
+        ({"top_p": None}, "top_p must be a number, found None"),
     ],
 )
+@pytest.mark.usefixtures("untyped")
 def test_wrong_sampling(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         ll.Sampling(**options)
@@ -260,11 +283,21 @@ def test_wrong_prompts_and_models(tiny: ll.Decoder, minilm: ll.Encoder, untyped:
         ll.generate(tiny, [[1]], stop=["x"])
     with pytest.raises(OptionError, match="at least one token"):
         ll.generate(tiny, [[]])
-    with pytest.raises(OptionError, match="tokens go from 99 to 99, expected 0 to 29"):
-        ll.generate(tiny, [[99]])
+    for ids in ([99], [1, 2**70], [-1]):
+        words = f"tokens go from {min(ids)} to {max(ids)}, expected 0 to 29"
+        with pytest.raises(OptionError, match=words):
+            ll.generate(tiny, [ids])
+    with pytest.raises(OptionError, match=r"token ids must be whole numbers, found \[1.5\]"):
+        ll.generate(tiny, [[1.5]])  # pyright: ignore
+    with pytest.raises(OptionError, match="prompts must be a str or a list of prompts, found None"):
+        ll.generate(tiny, None)  # pyright: ignore
+    with pytest.raises(OptionError, match=r"how must be a Sampling for a stream, found Beam\("):
+        ll.stream(tiny, "text", how=ll.Beam(2))  # pyright: ignore
     with pytest.raises(
         OptionError, match="model must be a Decoder or a Transformer, found Encoder"
     ):
         ll.generate(minilm, "text")  # pyright: ignore
     with pytest.raises(OptionError, match="beam width must be"):
         ll.Beam(0)
+    with pytest.raises(OptionError, match="beam length_penalty must be a number, found 'a'"):
+        ll.Beam(2, "a")  # pyright: ignore

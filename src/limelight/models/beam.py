@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from limelight.fields import check_fields
 from limelight.models.reader import Reader
 from limelight.shapes import check_number, check_whole
 
@@ -28,6 +29,7 @@ class Beam:
     length_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self, "beam ")
         check_whole("beam width", self.width)
         check_number("length_penalty", self.length_penalty, "finite")
 

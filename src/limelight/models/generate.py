@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, overload
 
+from limelight.fields import check_value
 from limelight.models.beam import Beam, search
 from limelight.models.reader import Writer, read, room
 from limelight.models.sampling import Sampling, generators
@@ -63,8 +64,9 @@ def generate(
         max_tokens: how many tokens to write at most.
         how: `Sampling(temperature=0.8, top_p=0.9)`, `Beam(4)`; greedy unless given.
         stop: writing ends before the first of these strings.
-        seed: makes sampling repeatable. Each prompt has its own stream of chance, so it gives the
-            same text alone and in a batch.
+        seed: makes sampling repeatable. Each prompt has its own stream of chance, from the seed and
+            its tokens, so it gives the same text alone and in a batch; of equal prompts in a batch
+            the first does, the others are further samples.
 
     Returns:
         A `Generated` for one text, a list of them for a list.
@@ -75,9 +77,12 @@ def generate(
     >>> [len(answer.ids) for answer in ll.generate(model, [[1, 2, 3], [4]], max_tokens=5)]
     [5, 5]
     """
+    check_options(max_tokens=max_tokens, how=how, stop=stop, seed=seed)
+    if not isinstance(prompts, str | Sequence):
+        raise OptionError(f"prompts must be a str or a list of prompts, found {prompts!r}")
     alone = isinstance(prompts, str)
     given: list[Prompt] = [prompts] if isinstance(prompts, str) else list(prompts)
-    rows = _check(model, given, max_tokens, stop)
+    rows = _rows(model, given, max_tokens, stop)
     if isinstance(how, Beam):
         answers = [_follow(model, row, how, max_tokens, stop) for row in rows]
     else:
@@ -97,11 +102,15 @@ def stream(
     """`generate` for one prompt, giving the text piece by piece as it is written.
 
     The pieces put together are the text that `generate` gives; text that may become a stop string
-    is held back until it is clear that it does not.
+    is held back until it is clear that it does not. Beams cannot be streamed: which of them is the
+    best is known only at the end.
     """
+    check_options(max_tokens=max_tokens, how=how, stop=stop, seed=seed)
+    if isinstance(how, Beam):
+        raise OptionError(f"how must be a Sampling for a stream, found {how!r}")
     if not isinstance(prompt, str):
         raise OptionError(f"prompt must be a str, found {type(prompt).__name__}")
-    rows = _check(model, [prompt], max_tokens, stop)
+    rows = _rows(model, [prompt], max_tokens, stop)
     return _stream(model, rows[0], how or Sampling(), max_tokens, stop, seed)
 
 
@@ -139,7 +148,7 @@ def _draw(
     ends: Callable[[int, int], bool],
 ) -> Generator[None]:
     """Write tokens, one for each unfinished prompt a turn; `ends(row, token)` takes each."""
-    chance = generators(seed, len(prompts))
+    chance = generators(seed, prompts)
     before = [list(prompt) for prompt in prompts]
     left = [room(model, prompt, most) for prompt in prompts]
     active = [row for row in range(len(prompts)) if left[row]]
@@ -228,14 +237,24 @@ def _follow(
     return Generated(ending.take() + ending.rest(), ending.ids, ending.why)
 
 
-def _check(
+def check_options(
+    *, max_tokens: int, how: Sampling | Beam | None, stop: Sequence[str], seed: int | None
+) -> None:
+    """Raise unless these options of `generate` make sense, for whatever model."""
+    check_whole("max_tokens", max_tokens, 0)
+    check_value("how", how, Sampling | Beam | None)
+    check_value("seed", seed, int | None)
+    listed = isinstance(stop, Sequence) and not isinstance(stop, str)
+    if not listed or not all(isinstance(s, str) and s for s in stop):
+        raise OptionError(f"stop must be a list of strings that are not empty, found {stop!r}")
+
+
+def _rows(
     model: Writer, prompts: list[Prompt], max_tokens: int, stop: Sequence[str]
 ) -> list[list[int]]:
+    """The prompts as token ids, known to fit the model."""
     if not isinstance(model, Writer):
         raise OptionError(f"model must be a Decoder or a Transformer, found {type(model).__name__}")
-    check_whole("max_tokens", max_tokens, 0)
-    if isinstance(stop, str) or not all(isinstance(s, str) and s for s in stop):
-        raise OptionError(f"stop must be a list of strings that are not empty, found {stop!r}")
     if stop and model.tokens is None:
         raise UnavailableError("stop strings need a tokenizer, which this model came without")
     rows: list[list[int]] = []
@@ -247,6 +266,11 @@ def _check(
             row = [model.tokens.begin]
         if not row:
             raise OptionError(f"a prompt must have at least one token, found {prompt!r}")
+        last = model.config.vocabulary - 1
+        if min(row) < 0 or max(row) > last:
+            raise OptionError(
+                f"a prompt's tokens go from {min(row)} to {max(row)}, expected 0 to {last}"
+            )
         rows.append(row)
         room(model, row, max_tokens)
     return rows

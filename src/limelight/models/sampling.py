@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from limelight.chance import chance
+from limelight.fields import check_fields
 from limelight.shapes import check_number, check_positive, check_whole
 
 
@@ -39,6 +42,7 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         check_number("temperature", self.temperature, "at least 0 and finite", low=0.0)
         if self.top_k is not None:
             check_whole("top_k", self.top_k)
@@ -65,7 +69,10 @@ class Sampling:
         logits = self.penalised(logits, before).float()
         if self.temperature == 0:
             return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
-        logits = logits / self.temperature
+        # From the likeliest down, so that a small temperature sends the rest to −∞ and nothing to
+        # +∞; one too small for float32 is as the smallest.
+        logits = logits - logits.amax(dim=-1, keepdim=True)
+        logits = logits / max(self.temperature, torch.finfo(logits.dtype).tiny)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             least = logits.topk(self.top_k).values[:, -1:]
             logits = logits.masked_fill(logits < least, -math.inf)
@@ -92,7 +99,15 @@ class Sampling:
         return logits
 
 
-def generators(seed: int | None, rows: int) -> list[torch.Generator]:
-    """A stream of chance for each row, so that a row does not depend on its neighbours."""
+def generators(seed: int | None, prompts: Sequence[Sequence[int]]) -> list[torch.Generator]:
+    """A stream of chance for each prompt: that of the seed, its tokens, and how often they came.
+
+    So a prompt draws the same whatever stands beside it, and the same prompt twice draws twice.
+    """
     start = int(torch.randint(1 << 62, ()).item()) if seed is None else seed
-    return [torch.Generator().manual_seed(start + row) for row in range(rows)]
+    came: Counter[tuple[int, ...]] = Counter()
+    found: list[torch.Generator] = []
+    for prompt in map(tuple, prompts):
+        found.append(chance(start, came[prompt], *prompt))
+        came[prompt] += 1
+    return found

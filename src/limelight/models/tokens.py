@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -177,7 +178,11 @@ class Streamed:
 def prompt_ids(tokens: Tokens | None, prompt: str | Sequence[int]) -> list[int]:
     """A prompt as ids: text goes through the tokenizer, ids stay."""
     if not isinstance(prompt, str):
-        return [int(token) for token in prompt]
+        try:
+            # Not int(): that would cut 1.5 to a token that nobody named.
+            return [operator.index(token) for token in prompt]
+        except TypeError:
+            raise OptionError(f"token ids must be whole numbers, found {prompt!r}") from None
     if tokens is None:
         raise UnavailableError("this model came without a tokenizer: give the prompt as token ids")
     return tokens.encode(prompt).ids

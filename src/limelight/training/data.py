@@ -6,7 +6,6 @@ would have seen, and every process of a group can tell what the others see.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -14,6 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from limelight.chance import chance
 from limelight.models.tokens import Tokens
 from limelight.shapes import OptionError
 
@@ -65,12 +65,6 @@ class Task(Protocol):
     def held_out(self, rows: int) -> Iterator[Batch]:
         """Everything held out, once, in batches of at most `rows` rows."""
         ...
-
-
-def chance(*numbers: int) -> torch.Generator:
-    """A stream of chance that belongs to these numbers."""
-    digest = hashlib.blake2b(repr(numbers).encode(), digest_size=7).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
 
 
 @dataclass(frozen=True, eq=False)

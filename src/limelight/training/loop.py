@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
+from limelight.chance import chance
 from limelight.models.decoder import Decoder
 from limelight.models.pretrained import Model, load
 from limelight.models.transformer import Transformer
@@ -27,7 +28,7 @@ from limelight.training.checkpoint import (
     write_checkpoint,
 )
 from limelight.training.curve import draw_curve
-from limelight.training.data import Task, chance
+from limelight.training.data import Task
 from limelight.training.distributed import Group, joined, spread
 from limelight.training.evaluate import Bleu, HeldOut, bleu, evaluate, in_precision, token_loss
 from limelight.training.folder import RunFolder

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from limelight.chance import chance
 from limelight.models.tokens import Tokens
 from limelight.shapes import OptionError
-from limelight.training.data import IGNORED, Batch, chance
+from limelight.training.data import IGNORED, Batch
 from limelight.training.sources import Pair
 
 Ids = tuple[list[int], list[int]]
