@@ -5,10 +5,12 @@ from pathlib import Path
 import polib
 import pytest
 import torch
+from small_runs import settings
 
 from limelight.shapes import FileError, OptionError, UnavailableError
 from limelight.training.data import IGNORED, Continuing, Task
 from limelight.training.evaluate import token_loss
+from limelight.training.loop import train
 from limelight.training.pairs import Translating
 from limelight.training.settings import TokenSettings
 from limelight.training.sources import find, read_pairs
@@ -98,10 +100,19 @@ def test_too_little_data_is_said() -> None:
     tokens = make_tokens(TokenSettings(), ["ab"], paired=False)
     with pytest.raises(OptionError, match=r"2 tokens are left .* model\.context = 8"):
         Continuing.of(tokens, "ab", "", context=8)
+    for kept in ("", "a"):  # a single token has none before it to be predicted from
+        words = rf"data\.held_out leaves {len(kept)} of {20 + len(kept)} tokens to evaluate on"
+        with pytest.raises(OptionError, match=words):
+            Continuing.of(tokens, "ab" * 10, kept, context=8)
     with pytest.raises(OptionError, match="batch is 50, expected at most 48"):
         translating().batch(seed=0, step=0, rows=50)
     with pytest.raises(OptionError, match=r"none of 1 pairs is within data\.longest = 2"):
         Translating(make_tokens(TokenSettings(), ["abc"], paired=True), [("abc", "abc")], [], 2)
+    for kept in ([], [("abcabc", "abc")]):
+        tokens = make_tokens(TokenSettings(), ["abc"], paired=True)
+        words = rf"data\.held_out leaves {len(kept)} pairs, none within data\.longest = 4"
+        with pytest.raises(OptionError, match=words):
+            Translating(tokens, [("abc", "abc")], kept, 4)
 
 
 def test_pairs_from_tsv_po_and_mo(tmp_path: Path) -> None:
@@ -136,6 +147,20 @@ def test_sources_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b")
     with pytest.raises(FileError, match=r"x\.csv: pairs come in \.tsv, \.po, \.mo"):
         read_pairs([tmp_path / "x.csv"])
+
+
+@pytest.mark.parametrize("kind", ["text", "pairs"])
+def test_a_run_that_could_not_be_evaluated_does_not_start(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS))
+    data = {"text": "text.txt"} if kind == "text" else {"pairs": "pairs.tsv"}
+    model = {"preset": "gpt2" if kind == "text" else "transformer2017", "layers": 1, "heads": 2}
+    chosen = settings(
+        tmp_path / "run", data=data | {"held_out": 1e-6}, model=model | {"width": 8, "context": 32}
+    )
+    with pytest.raises(OptionError, match=r"data\.held_out leaves 0 "):
+        train(chosen, beside=tmp_path)
+    assert not (tmp_path / "run" / "log.jsonl").exists()
 
 
 def test_the_text_of_an_installed_package_is_found_without_importing_it() -> None:

@@ -84,12 +84,17 @@ class Continuing:
 
     @classmethod
     def of(cls, tokens: Tokens, learned: str, kept: str, context: int) -> Continuing:
-        """The two parts as tokens; the first must hold more than one row."""
+        """The two parts as tokens; the first must hold more than one row, the other something."""
         ids, rest = _ids(tokens, learned), _ids(tokens, kept)
         if len(ids) <= context:
             raise OptionError(
                 f"data: {len(ids)} tokens are left to learn from, "
                 f"expected more than model.context = {context}"
+            )
+        if len(rest) < 2:
+            raise OptionError(
+                f"data.held_out leaves {len(rest)} of {len(ids) + len(rest)} tokens to evaluate "
+                "on, expected at least 2: one, and the next to predict"
             )
         return cls(tokens, ids, rest, context)
 

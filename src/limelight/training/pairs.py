@@ -40,6 +40,11 @@ class Translating:
             raise OptionError(
                 f"data: none of {len(learned)} pairs is within data.longest = {longest} tokens"
             )
+        if not self._kept:
+            raise OptionError(
+                f"data.held_out leaves {len(kept)} pairs, none within data.longest = {longest} "
+                "tokens, expected at least 1 to evaluate on"
+            )
 
     @staticmethod
     def split(pairs: Sequence[Pair], held_out: float, seed: int) -> tuple[list[Pair], list[Pair]]:

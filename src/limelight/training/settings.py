@@ -31,7 +31,7 @@ from typing import Any, Literal, TypeVar, cast, get_origin, get_type_hints
 
 from limelight.fields import check_value
 from limelight.models.config import Config, make_scaling
-from limelight.shapes import FileError, OptionError
+from limelight.shapes import FileError, OptionError, check_number
 
 T = TypeVar("T")
 
@@ -68,7 +68,8 @@ class DataSettings:
     def __post_init__(self) -> None:
         if bool(self.text) == bool(self.pairs):
             raise OptionError("[data] needs exactly one of text and pairs")
-        _between("data.held_out", self.held_out, 0.0, 0.9)
+        # Without anything held out a run could not say how well it does.
+        check_number("data.held_out", self.held_out, "above 0, at most 0.9", above=0.0, high=0.9)
         _at_least("data.longest", self.longest, 2)
 
 
