@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and errors that name them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from limelight.shapes import FileError
+from limelight.shapes import FileError, OptionError
 
 
 @contextmanager
@@ -23,14 +23,7 @@ def writing(path: str | Path) -> Generator[Path]:
     'whole'
     """
     path = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix
-        )
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error.strerror}") from error
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _beside(path)
     try:
         yield temporary
         # mkstemp makes files that only their owner reads; a result is like any other file.
@@ -42,3 +35,29 @@ def writing(path: str | Path) -> Generator[Path]:
         raise FileError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise unless `writing(path)` can begin; nothing is left behind."""
+    _beside(Path(path)).unlink()
+
+
+@contextmanager
+def read_from(path: Path) -> Generator[None]:
+    """Within it, a value that is refused is one of this file, which the error then names."""
+    try:
+        yield
+    except OptionError as error:
+        raise FileError(f"{path}: {error}") from error
+
+
+def _beside(path: Path) -> Path:
+    """A new empty file in the same folder, of the same kind."""
+    try:
+        handle, name = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix
+        )
+    except OSError as error:
+        raise FileError(f"{path}: cannot be written: {error.strerror}") from error
+    os.close(handle)
+    return Path(name)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
-from limelight.models.families import assemble, config_from_hf, family_of
+from limelight.models.families import config_from_hf, family_of
 from limelight.models.heads import Classifier, MaskedLM
-from limelight.shapes import LimelightError, OptionError, ShapeError
+from limelight.shapes import LimelightError, OptionError
 
 BERT = {
     "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -28,7 +28,8 @@ def fill(model: nn.Module, peer: transformers.PreTrainedModel) -> None:
     """Give our model the peer's weights, every one of them drawn at random."""
     family = family_of(peer.config.to_dict())
     state = {family.plain(name): tensor for name, tensor in peer.state_dict().items()}
-    ours = {name: assemble(family.recipe(name), state.__getitem__) for name in model.state_dict()}
+    recipes = {name: family.recipe(name) for name in model.state_dict()}
+    ours = {name: r.join([state[part] for part in r.parts]) for name, r in recipes.items()}
     model.load_state_dict(ours)
     used = {part for name in ours for part in family.recipe(name).parts}
     left = [name for name in state if name not in used and not family.is_unused(name)]
@@ -201,7 +202,23 @@ def test_old_spelling_of_rotary_scaling():
         ({"model_type": "llama", "rope_scaling": {"type": "linear"}}, "needs 'factor'"),
         ({"model_type": "llama", "num_key_value_heads": 5}, "kv_heads must divide heads"),
         ({"model_type": "qwen2", "layer_types": ["full_attention", "sliding_attention"]}, "alike"),
-        ({"model_type": "bert", "hidden_size": "768"}, "width must be a whole number"),
+        ({"model_type": "bert", "hidden_size": "768"}, "hidden_size must be a whole number"),
+        ({"model_type": "bert", "hidden_act": ["gelu"]}, "hidden_act must be a text"),
+        ({"model_type": "bert", "hidden_dropout_prob": "0.1"}, "hidden_dropout_prob must be a num"),
+        ({"model_type": "gpt2", "n_embd": "a"}, "n_embd must be a whole number, found 'a'"),
+        (
+            {"model_type": "llama", "rope_parameters": [1]},
+            r"rope_parameters must be a table.*\[1\]",
+        ),
+        ({"model_type": "llama", "rope_theta": "x"}, "rope_theta must be a number, found 'x'"),
+        ({"model_type": "llama", "rms_norm_eps": "x"}, "rms_norm_eps must be a number, found 'x'"),
+        ({"model_type": "llama", "attention_dropout": "x"}, "attention_dropout must be a number"),
+        ({"model_type": "llama", "tie_word_embeddings": "no"}, "embeddings must be true or false"),
+        ({"model_type": "llama", "layer_types": "full"}, "layer_types must be a list"),
+        (
+            {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": "2"}},
+            "factor must be a number, found '2'",
+        ),
     ],
 )
 @pytest.mark.usefixtures("untyped")
@@ -215,7 +232,3 @@ def test_recipes_refuse_what_they_do_not_know():
     with pytest.raises(OptionError, match=r"BERT family has no tensor for 'stack\.norm\.weight'"):
         family.recipe("stack.norm.weight")
     assert family.plain("bert.embeddings.LayerNorm.gamma") == "embeddings.LayerNorm.weight"
-    parts = {"a": torch.zeros(2, 3), "b": torch.zeros(2, 4)}
-    recipe = family.recipe("stack.blocks.0.attention.inputs.weight")._replace(parts=("a", "b"))
-    with pytest.raises(ShapeError, match=r"a \(2, 3\), b \(2, 4\)"):
-        assemble(recipe, parts.__getitem__)

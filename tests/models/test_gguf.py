@@ -191,11 +191,32 @@ def damaged(tmp_path: Path, **changes: Any) -> Path:
     [
         ({"architecture": "gemma"}, "architecture 'gemma' is unknown"),
         ({"llama__expert_count": 8}, "mixture of experts"),
-        ({"without": ["blk.1.attn_v.weight"]}, "layers.1.self_attn.v_proj.weight"),
+        ({"without": ["blk.1.attn_v.weight"]}, r"holds no tensor 'blk\.1\.attn_v\.weight'"),
+        ({"without": ["token_embd.weight"]}, r"holds no tensor 'token_embd\.weight'"),
+        ({"without": ["output_norm.weight"]}, r"holds no tensor 'output_norm\.weight'"),
         (
             {"tensors": {"blk.0.ffn_down.weight": np.zeros((64, 32), np.float32)}},
-            r"layers.0.mlp.down_proj.weight' has shape \(64, 32\), expected \(64, 96\)",
+            r"'blk\.0\.ffn_down\.weight' has shape \(64, 32\), expected \(64, 96\)",
         ),
+        (
+            {"tensors": {"blk.0.attn_k.weight": np.zeros((64, 64), np.float32)}},
+            r"'blk\.0\.attn_k\.weight' has shape \(64, 64\), expected \(32, 64\)",
+        ),
+        (
+            {"tensors": {"blk.0.attn_q.weight": np.zeros((62, 64), np.float32)}},
+            r"'blk\.0\.attn_q\.weight' has shape \(62, 64\), expected a multiple of 8 rows",
+        ),
+        ({"llama__attention__head_count": 0}, r"llama\.attention\.head_count must be .* found 0"),
+        (
+            {"llama__attention__head_count_kv": 0},
+            r"head_count_kv must be a whole number .* found 0",
+        ),
+        ({"llama__attention__head_count": [4, 4]}, "head_count differs from layer to layer"),
+        ({"llama__attention__head_count_kv": [2, 2]}, "head_count_kv differs from layer to layer"),
+        ({"llama__block_count": "two"}, r"llama\.block_count must be a whole number, found 'two'"),
+        ({"llama__rope__freq_base": "x"}, r"llama\.rope\.freq_base must be a number, found 'x'"),
+        ({"tokenizer__ggml__tokens": "abc"}, r"tokenizer\.ggml\.tokens must be a list"),
+        ({"tokenizer__ggml__eos_token_id": 40}, "eos_token_id is 40, expected one of 40 tokens"),
         (
             {"tensors": {"blk.0.attn_q_norm.weight": np.zeros(16, np.float32)}},
             "'blk.0.attn_q_norm.weight' has no place",
@@ -229,6 +250,10 @@ def test_files_cut_short_are_named(tmp_path: Path, smollm2_file: Path) -> None:
         file.truncate(90_000_000)
     with pytest.raises(FileError, match=r"smollm2\.gguf: cut short: tensor 'blk\.\d+\..*' needs"):
         ll.load(cut)
+
+
+def test_the_ending_may_be_in_capitals(tmp_path: Path) -> None:
+    assert isinstance(ll.load(damaged(tmp_path).rename(tmp_path / "M.GGUF")), ll.Decoder)
 
 
 def test_not_gguf_at_all(tmp_path: Path) -> None:

@@ -90,8 +90,17 @@ def test_smollm2_hidden_states(smollm2: ll.Decoder, hf_smollm2: Any) -> None:
 def test_dtype(minilm_folder: Path) -> None:
     model = ll.load(minilm_folder, dtype=torch.bfloat16)
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.bfloat16}
-    with pytest.raises(OptionError, match="dtype must be a floating-point type"):
-        ll.load("minilm", dtype=torch.int8)
+
+
+@pytest.mark.usefixtures("untyped")
+def test_wrong_arguments() -> None:
+    # Attention takes no 8-bit floats: a model of them would fail at its first text.
+    for dtype in (torch.int8, torch.float8_e4m3fn, "float32", None):
+        with pytest.raises(OptionError, match=r"dtype must be one of torch\.float32, .*found "):
+            ll.load("minilm", dtype=dtype)  # pyright: ignore
+    for nothing in (None, "", 3):
+        with pytest.raises(OptionError, match="name_or_path must be a name or a path, found "):
+            ll.load(nothing)  # pyright: ignore
 
 
 def test_weights_live_apart_from_their_file(tmp_path: Path) -> None:
@@ -166,26 +175,61 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     edit_json(config, hidden_act="relu")
     refuses(r"config\.json: hidden_act must be 'silu'")
     edit_json(config, num_hidden_layers=3)
-    refuses(r"model\.safetensors: holds no tensor 'layers\.2\.self_attn\.q_proj\.weight'")
+    refuses(r"model\.safetensors: holds no tensor 'model\.layers\.2\.self_attn\.q_proj\.weight'")
     edit_json(config, num_hidden_layers=1)
     refuses(r"tensor 'model\.layers\.1\..*' has no place in a model of the Llama family")
     edit_json(config, intermediate_size=50)
-    refuses(r"gate_proj.*up_proj.* has shape \(96, 32\), expected \(100, 32\)")
+    refuses(
+        r"tensor 'model\.layers\.0\.mlp\.gate_proj\.weight' has shape \(48, 32\), expected \(50,"
+    )
+    edit_json(config, rope_parameters=[1])
+    refuses(r"config\.json: rope_parameters must be a table, found \[1\]")
+    edit_json(config, rms_norm_eps="1e-5")
+    refuses(r"config\.json: rms_norm_eps must be a number, found '1e-5'")
     config.write_text("{")
     refuses(r"config\.json: not JSON")
     config.write_text("[]")
     refuses(r"config\.json: holds a list")
     edit_tensors(weights, without="model.layers.0.mlp.down_proj.weight")
-    refuses(r"model\.safetensors: holds no tensor 'layers\.0\.mlp\.down_proj\.weight'")
+    refuses(r"model\.safetensors: holds no tensor 'model\.layers\.0\.mlp\.down_proj\.weight'")
+    edit_tensors(weights, without="lm_head.weight")
+    refuses(r"model\.safetensors: holds no tensor 'lm_head\.weight'")
+    edit_tensors(weights, model__layers__1__self_attn__q_proj__weight=torch.zeros(30, 32))
+    refuses(
+        r"'model\.layers\.1\.self_attn\.q_proj\.weight' has shape \(30, 32\), expected \(32, 32\)"
+    )
     edit_tensors(weights, model__layers__0__self_attn__k_proj__weight=torch.zeros(16, 31))
-    refuses(r"do not fit one below the other: .*k_proj\.weight \(16, 31\)")
+    refuses(
+        r"'model\.layers\.0\.self_attn\.k_proj\.weight' has shape \(16, 31\), expected \(16, 32\)"
+    )
     edit_tensors(weights, model__norm__weight=torch.zeros(31))
-    refuses(r"tensor 'norm\.weight' has shape \(31,\), expected \(32,\)")
+    refuses(r"tensor 'model\.norm\.weight' has shape \(31,\), expected \(32,\)")
     edit_tensors(weights, model__norm__weight=torch.zeros(32, dtype=torch.int32))
-    refuses(r"tensor 'norm\.weight' is torch\.int32")
+    refuses(r"tensor 'model\.norm\.weight' is torch\.int32")
     for size in (0, 5, 1000, len(good[1]) - 4):
         weights.write_bytes(good[1][:size])
         refuses(r"model\.safetensors: damaged or cut short")
+
+
+def test_a_transposed_tensor_of_three_axes(tmp_path: Path) -> None:
+    hf_tiny("gpt2").save_pretrained(tmp_path)
+    name = "transformer__h__0__attn__c_attn__weight"
+    edit_tensors(tmp_path / "model.safetensors", **{name: torch.zeros(32, 96, 1)})
+    words = (
+        r"'transformer\.h\.0\.attn\.c_attn\.weight' has shape \(32, 96, 1\), expected \(32, 96\)"
+    )
+    with pytest.raises(FileError, match=words):
+        ll.load(tmp_path)
+
+
+@pytest.mark.parametrize("limit", ["256", 0])
+def test_pooling_that_does_not_fit(tmp_path: Path, limit: Any) -> None:
+    hf_tiny("bert").save_pretrained(tmp_path)
+    (tmp_path / "modules.json").write_text("[]")
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": limit}))
+    words = rf"sentence_bert_config\.json: .* must be a whole number.*, found {limit!r}"
+    with pytest.raises(FileError, match=words):
+        ll.load(tmp_path)
 
 
 def test_shards_that_do_not_fit(tmp_path: Path) -> None:
@@ -197,6 +241,10 @@ def test_shards_that_do_not_fit(tmp_path: Path) -> None:
     good = index.read_text()
     edit_json(index, weight_map=moved)
     with pytest.raises(FileError, match=r"holds no tensor 'model\.norm\.weight', which model"):
+        ll.load(tmp_path)
+    edit_json(index, weight_map={**table, "model.norm.weight": 3})
+    words = r"index\.json: weight_map\['model\.norm\.weight'\] must be a text, found 3"
+    with pytest.raises(FileError, match=words):
         ll.load(tmp_path)
     edit_json(index, weight_map={})
     with pytest.raises(FileError, match=r"index\.json: has no weight_map"):
@@ -212,22 +260,26 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
         def __reduce__(self) -> Any:
             return (Path.touch, (tmp_path / "sprung",))
 
-    hf_tiny("bert").config.save_pretrained(tmp_path)
     torch.save({"weight": Trap()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(FileError, match=r"pytorch_model\.bin: a pickle can run any code"):
         ll.load(tmp_path)
-    with pytest.raises(FileError, match=r"pytorch_model\.bin: expected a \.gguf file"):
-        ll.load(tmp_path / "pytorch_model.bin")
+    for ending in ("bin", "pt", "ckpt", "pkl"):
+        path = (tmp_path / "pytorch_model.bin").rename(tmp_path / f"pytorch_model.{ending}")
+        for place in (tmp_path, path):
+            with pytest.raises(FileError, match=rf"_model\.{ending}: a pickle can run any code"):
+                ll.load(place)
+        path.rename(tmp_path / "pytorch_model.bin")
     assert not (tmp_path / "sprung").exists()
 
 
 def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="'minilm', 'smollm2'"):
         ll.load(tmp_path / "none")
-    with pytest.raises(FileError, match=r"config\.json: no such file"):
-        ll.load(tmp_path)
-    hf_tiny("bert").config.save_pretrained(tmp_path)
     with pytest.raises(FileError, match=r"holds neither model\.safetensors nor"):
+        ll.load(tmp_path)
+    hf_tiny("bert").save_pretrained(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(FileError, match=r"config\.json: no such file"):
         ll.load(tmp_path)
 
 
@@ -252,6 +304,12 @@ def test_own_folder_that_does_not_fit(tmp_path: Path, untyped: None) -> None:
         ({"config": {"kind": "decoder"}}, "config lacks fields"),
         ({"pooling": {"kind": "max"}}, "pooling kind must be"),
         ({"tokens": {"begin": None, "end": []}}, r"tokenizer\.json: no such file"),
+        ({"tokens": {"start": 1}}, r"limelight\.json: tokens has unknown fields: start"),
+        ({"tokens": {"begin": "a"}}, r"limelight\.json: begin must be a whole number, found 'a'"),
+        ({"tokens": {"end": [1, "a"]}}, r"limelight\.json: end must be a list"),
+        ({"tokens": []}, r"limelight\.json: tokens must be a table"),
+        ({"pooling": {"size": 3}}, r"limelight\.json: pooling has unknown fields: size"),
+        ({"config": 3}, r"limelight\.json: config must be a table, found 3"),
     ):
         edit_json(path, **changes)
         with pytest.raises(FileError, match=message):

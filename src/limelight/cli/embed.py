@@ -38,7 +38,7 @@ def embed(
 
 def _target(file: Path, output: Path | None) -> Path:
     """Where to write, known to be possible before anything is computed."""
-    from limelight.files import writing
+    from limelight.files import check_writable
     from limelight.shapes import OptionError, UnavailableError
 
     if output is None:
@@ -54,9 +54,7 @@ def _target(file: Path, output: Path | None) -> Path:
             raise UnavailableError(
                 "pyarrow is not installed: pip install limelight[tables]"
             ) from error
-    with writing(output.with_name(f".{output.name}.probe")):
-        pass
-    output.with_name(f".{output.name}.probe").unlink()
+    check_writable(output)
     return output
 
 

@@ -3,7 +3,8 @@
     config = config_from_hf(json)                    # the folder's config.json
     family = family_of(json)
     for name in model.state_dict():                  # our names
-        tensor = assemble(family.recipe(name), read) # read(hf_name) gives a tensor of the file
+        recipe = family.recipe(name)
+        tensor = recipe.join([read(part) for part in recipe.parts])
 
 Our matrices join what others store apart (Q, K, V; gate and up), so a recipe names one or more
 tensors to be laid one below the other. Names in recipes are plain: without the prefix that says
@@ -14,16 +15,17 @@ takes it off.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from limelight.fields import take
 from limelight.models.config import Config
 from limelight.models.scalings import scaling_from_hf
-from limelight.shapes import OptionError, ShapeError
+from limelight.shapes import OptionError
 
 
 class Recipe(NamedTuple):
@@ -34,20 +36,20 @@ class Recipe(NamedTuple):
     transpose: bool = False
     """whether the parts are stored as (in, out), as GPT-2 does"""
 
+    def shapes(self, shape: Sequence[int], config: Config) -> list[tuple[int, ...]]:
+        """The shape that each part is stored in, for a tensor of ours of this `shape`."""
+        rows, *rest = shape
+        if len(self.parts) == 3:  # Q, K, V
+            counts = [heads * config.size for heads in (config.heads, config.groups, config.groups)]
+        else:
+            counts = [rows // len(self.parts)] * len(self.parts)
+        shapes = [(count, *rest) for count in counts]
+        return [part[::-1] for part in shapes] if self.transpose else shapes
 
-def assemble(recipe: Recipe, read: Callable[[str], Tensor]) -> Tensor:
-    """The tensor that a recipe describes; `read` gives a part by its plain name."""
-    parts = [read(name) for name in recipe.parts]
-    if recipe.transpose:
-        parts = [part.t() for part in parts]
-    if len(parts) == 1:
-        return parts[0]
-    if any(part.shape[1:] != parts[0].shape[1:] for part in parts):
-        shapes = ", ".join(
-            f"{name} {tuple(part.shape)}" for name, part in zip(recipe.parts, parts, strict=True)
-        )
-        raise ShapeError(f"tensors do not fit one below the other: {shapes}")
-    return torch.cat(parts)
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """Our tensor from the parts as they are stored."""
+        ours = [part.t() for part in parts] if self.transpose else parts
+        return ours[0] if len(ours) == 1 else torch.cat(tuple(ours))
 
 
 @dataclass(frozen=True)
@@ -209,16 +211,16 @@ def _bert(hf: Mapping[str, Any]) -> Config:
     _only(hf, "position_embedding_type", "absolute")
     _only(hf, "is_decoder", False)
     return Config.bert(
-        vocabulary=hf.get("vocab_size", 30522),
-        width=hf.get("hidden_size", 768),
-        layers=hf.get("num_hidden_layers", 12),
-        heads=hf.get("num_attention_heads", 12),
-        hidden=hf.get("intermediate_size", 3072),
-        context=hf.get("max_position_embeddings", 512),
-        segments=hf.get("type_vocab_size", 2),
+        vocabulary=take(hf, "vocab_size", int, 30522),
+        width=take(hf, "hidden_size", int, 768),
+        layers=take(hf, "num_hidden_layers", int, 12),
+        heads=take(hf, "num_attention_heads", int, 12),
+        hidden=take(hf, "intermediate_size", int, 3072),
+        context=take(hf, "max_position_embeddings", int, 512),
+        segments=take(hf, "type_vocab_size", int, 2),
         activation=_activation(hf, "hidden_act", "gelu"),
-        norm_eps=hf.get("layer_norm_eps", 1e-12),
-        dropout=float(hf.get("hidden_dropout_prob", 0.1)),
+        norm_eps=take(hf, "layer_norm_eps", float, 1e-12),
+        dropout=take(hf, "hidden_dropout_prob", float, 0.1),
     )
 
 
@@ -226,18 +228,18 @@ def _gpt2(hf: Mapping[str, Any]) -> Config:
     _only(hf, "scale_attn_weights", True)
     _only(hf, "scale_attn_by_inverse_layer_idx", False)
     _only(hf, "add_cross_attention", False)
-    width = hf.get("n_embd", 768)
+    width = take(hf, "n_embd", int, 768)
     return Config.gpt2(
-        vocabulary=hf.get("vocab_size", 50257),
+        vocabulary=take(hf, "vocab_size", int, 50257),
         width=width,
-        layers=hf.get("n_layer", 12),
-        heads=hf.get("n_head", 12),
-        hidden=hf.get("n_inner") or 4 * width,
-        context=hf.get("n_positions", 1024),
+        layers=take(hf, "n_layer", int, 12),
+        heads=take(hf, "n_head", int, 12),
+        hidden=take(hf, "n_inner", int) or 4 * width,
+        context=take(hf, "n_positions", int, 1024),
         activation=_activation(hf, "activation_function", "gelu_new"),
-        norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-        tied=bool(hf.get("tie_word_embeddings", True)),
-        dropout=float(hf.get("resid_pdrop", 0.1)),
+        norm_eps=take(hf, "layer_norm_epsilon", float, 1e-5),
+        tied=take(hf, "tie_word_embeddings", bool, True),
+        dropout=take(hf, "resid_pdrop", float, 0.1),
     )
 
 
@@ -245,41 +247,41 @@ def _llama(hf: Mapping[str, Any]) -> Config:
     _only(hf, "hidden_act", "silu")
     _only(hf, "mlp_bias", False)
     base, scaling = scaling_from_hf(hf)
-    bias = "attention" if hf.get("attention_bias", False) else "none"
-    heads = hf.get("num_attention_heads", 32)
+    bias = "attention" if take(hf, "attention_bias", bool, False) else "none"
+    heads = take(hf, "num_attention_heads", int, 32)
     return Config.llama(
-        vocabulary=hf.get("vocab_size", 32000),
-        width=hf.get("hidden_size", 4096),
-        layers=hf.get("num_hidden_layers", 32),
+        vocabulary=take(hf, "vocab_size", int, 32000),
+        width=take(hf, "hidden_size", int, 4096),
+        layers=take(hf, "num_hidden_layers", int, 32),
         heads=heads,
-        kv_heads=hf.get("num_key_value_heads") or heads,
-        head_size=hf.get("head_dim"),
-        hidden=hf.get("intermediate_size", 11008),
-        context=hf.get("max_position_embeddings", 2048),
+        kv_heads=take(hf, "num_key_value_heads", int) or heads,
+        head_size=take(hf, "head_dim", int),
+        hidden=take(hf, "intermediate_size", int, 11008),
+        context=take(hf, "max_position_embeddings", int, 2048),
         rotary_base=base,
         rotary_scaling=scaling,
         window=_window(hf),
-        norm_eps=hf.get("rms_norm_eps", 1e-6),
+        norm_eps=take(hf, "rms_norm_eps", float, 1e-6),
         bias="inputs" if hf["model_type"] == "qwen2" else bias,
-        tied=bool(hf.get("tie_word_embeddings", False)),
-        dropout=float(hf.get("attention_dropout") or 0.0),
+        tied=take(hf, "tie_word_embeddings", bool, False),
+        dropout=take(hf, "attention_dropout", float, 0.0),
     )
 
 
 def _window(hf: Mapping[str, Any]) -> int | None:
     """Their window counts the token itself; ours counts those before it."""
-    kinds = set(cast("list[str]", hf.get("layer_types") or []))
+    kinds = {str(kind) for kind in take(hf, "layer_types", list, [])}
     if len(kinds) > 1:
         raise OptionError(f"layer_types must be alike in all layers, found {sorted(kinds)}")
-    width = hf.get("sliding_window")
-    used = hf["model_type"] == "mistral" or hf.get("use_sliding_window", False)
+    width = take(hf, "sliding_window", int)
+    used = hf["model_type"] == "mistral" or take(hf, "use_sliding_window", bool, False)
     if width is None or not used or kinds == {"full_attention"}:
         return None
-    return int(width) - 1
+    return width - 1
 
 
 def _activation(hf: Mapping[str, Any], field: str, default: str) -> str:
-    found = hf.get(field, default)
+    found = take(hf, field, str, default)
     if found not in _ACTIVATIONS:
         known = ", ".join(map(repr, _ACTIVATIONS))
         raise OptionError(f"{field} must be one of {known}, found {found!r}")

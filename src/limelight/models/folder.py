@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from limelight.fields import take
+from limelight.files import read_from
 from limelight.models.pooling import Pooling
 from limelight.models.tokens import Tokens
 from limelight.models.weights import read_json
@@ -41,7 +43,6 @@ def folder_pooling(folder: Path) -> Pooling:
     path = folder / "modules.json"
     if not path.is_file():
         return Pooling()
-    limit = _optional(folder / "sentence_bert_config.json").get("max_seq_length")
     kind, normalise = "mean", False
     for module in _modules(path):
         what = str(module.get("type", "")).rpartition(".")[2]
@@ -51,7 +52,10 @@ def folder_pooling(folder: Path) -> Pooling:
             normalise = True
         elif what != "Transformer":
             raise FileError(f"{path}: module {what!r} is unknown")
-    return Pooling("first" if kind == "cls" else "mean", normalise, limit)
+    settings = folder / "sentence_bert_config.json"
+    with read_from(settings):
+        limit = take(_optional(settings), "max_seq_length", int)
+        return Pooling("first" if kind == "cls" else "mean", normalise, limit)
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:

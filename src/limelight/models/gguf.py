@@ -15,18 +15,22 @@ import re
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from limelight.fields import check_value
+from limelight.files import read_from
 from limelight.layers.rotary import Llama3Scaling, plain_angles
-from limelight.shapes import FileError, UnavailableError
+from limelight.shapes import FileError, UnavailableError, check_whole
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor
+
+T = TypeVar("T")
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -57,11 +61,15 @@ class Gguf:
         part = field.parts[field.data[-1]]
         return part if isinstance(part, list) else field.contents()
 
-    def require(self, name: str) -> Any:
-        """A metadata value that the model cannot do without."""
-        value = self.get(name)
+    def require(self, name: str, kind: type[T], default: T | None = None) -> T:
+        """A metadata value that the model cannot do without; a whole number is a count."""
+        value = self.get(name, default)
         if value is None:
             raise FileError(f"{self.path}: metadata holds no {name!r}, which this model needs")
+        with read_from(self.path):
+            check_value(name, value, kind)
+            if kind is int:
+                check_whole(name, value)
         return value
 
     def names(self) -> Iterable[str]:
@@ -72,50 +80,68 @@ class Gguf:
         if tensor is None:
             raise FileError(f"{self.path}: holds no tensor {name!r}")
         weights = _dequantise(tensor)
-        if name.endswith("self_attn.q_proj.weight"):
-            return _halves_apart(weights, self.require("llama.attention.head_count"))
-        if name.endswith("self_attn.k_proj.weight"):
-            return _halves_apart(weights, self._key_heads())
-        return weights
+        if not name.endswith(("self_attn.q_proj.weight", "self_attn.k_proj.weight")):
+            return weights
+        heads = self._heads() if "q_proj" in name else self._key_heads()
+        if not weights.shape[0] or weights.shape[0] % (2 * heads):
+            raise FileError(
+                f"{self.path}: tensor {self.stored_name(name)!r} has shape "
+                f"{tuple(weights.shape)}, expected a multiple of {2 * heads} rows: "
+                f"two halves of each of {heads} heads"
+            )
+        return _halves_apart(weights, heads)
+
+    def stored_name(self, name: str) -> str:
+        found = re.fullmatch(r"(?:model\.layers\.(\d+)\.)?([\w.]+)\.(weight|bias)", name)
+        if found is None or found[2] not in _OWN_NAMES:
+            return name
+        layer = "" if found[1] is None else f"blk.{found[1]}."
+        return f"{layer}{_OWN_NAMES[found[2]]}.{found[3]}"
+
+    def _heads(self) -> int:
+        return self.require("llama.attention.head_count", int)
 
     def _key_heads(self) -> int:
-        return self.get("llama.attention.head_count_kv", self.get("llama.attention.head_count"))
+        return self.require("llama.attention.head_count_kv", int, self._heads())
 
     def config(self) -> dict[str, Any]:
         """The metadata as a Hugging Face `config.json` would say it."""
-        heads = self.require("llama.attention.head_count")
-        width = self.require("llama.embedding_length")
-        if isinstance(heads, list):
-            raise FileError(f"{self.path}: head counts differ from layer to layer, expected one")
+        for name in ("llama.attention.head_count", "llama.attention.head_count_kv"):
+            if isinstance(self.get(name), list):
+                raise FileError(f"{self.path}: {name} differs from layer to layer, expected one")
         return {
             "model_type": "llama",
-            "hidden_size": width,
-            "num_hidden_layers": self.require("llama.block_count"),
-            "num_attention_heads": heads,
+            "hidden_size": self.require("llama.embedding_length", int),
+            "num_hidden_layers": self.require("llama.block_count", int),
+            "num_attention_heads": self._heads(),
             "num_key_value_heads": self._key_heads(),
-            "head_dim": self.get("llama.attention.key_length", width // heads),
-            "intermediate_size": self.require("llama.feed_forward_length"),
-            "max_position_embeddings": self.require("llama.context_length"),
-            "rms_norm_eps": self.get("llama.attention.layer_norm_rms_epsilon", 1e-6),
+            "head_dim": self.get("llama.attention.key_length"),
+            "intermediate_size": self.require("llama.feed_forward_length", int),
+            "max_position_embeddings": self.require("llama.context_length", int),
+            "rms_norm_eps": self.require("llama.attention.layer_norm_rms_epsilon", float, 1e-6),
             "vocab_size": self.read_shape("model.embed_tokens.weight")[0],
             "hidden_act": "silu",
             "attention_bias": "model.layers.0.self_attn.q_proj.bias" in self._tensors,
             "tie_word_embeddings": "lm_head.weight" not in self._tensors,
-            "rope_theta": float(self.get("llama.rope.freq_base", 10000.0)),
+            "rope_theta": self._base(),
             "rope_scaling": self._rope_scaling(),
             "bos_token_id": self.get("tokenizer.ggml.bos_token_id"),
             "eos_token_id": self.get("tokenizer.ggml.eos_token_id"),
         }
 
+    def _base(self) -> float:
+        return self.require("llama.rope.freq_base", float, 10000.0)
+
     def read_shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, rows first, without reading it."""
         if name not in self._tensors:
-            raise FileError(f"{self.path}: holds no tensor {name!r}, which this model needs")
+            stored = self.stored_name(name)
+            raise FileError(f"{self.path}: holds no tensor {stored!r}, which this model needs")
         return tuple(int(size) for size in reversed(self._tensors[name].shape))
 
     def _rope_scaling(self) -> dict[str, Any] | None:
         kind = self.get("llama.rope.scaling.type", "none")
-        factor = float(self.get("llama.rope.scaling.factor", 1.0))
+        factor = self.require("llama.rope.scaling.factor", float, 1.0)
         original = self.get("llama.rope.scaling.original_context_length")
         if "rope_freqs.weight" in self._tensors:
             return self._llama3_scaling()
@@ -134,7 +160,7 @@ class Gguf:
     def _llama3_scaling(self) -> dict[str, Any]:
         """Llama 3's rule, found again from the factors that the file holds in its place."""
         found = self.read("rope_freqs.weight").double()
-        base = float(self.get("llama.rope.freq_base", 10000.0))
+        base = self._base()
         # The slowest angle is divided by the whole factor, which is at least 1 in any rule.
         rule = Llama3Scaling(max(1.0, round(float(found.max()), 3)), trained=8192)
         size = 2 * len(found)
@@ -166,6 +192,9 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+
+
+_OWN_NAMES = {theirs: own for own, theirs in _NAMES.items()}
 
 
 def _hugging_face_name(name: str) -> str:

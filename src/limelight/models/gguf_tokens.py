@@ -25,8 +25,8 @@ def gguf_tokens(file: Gguf) -> Tokens:
     """The tokenizer inside a GGUF file, with its begin and end tokens and its chat template."""
     from tokenizers import AddedToken
 
-    pieces: list[str] = file.require("tokenizer.ggml.tokens")
-    kind = file.require("tokenizer.ggml.model")
+    pieces = file.require("tokenizer.ggml.tokens", list)
+    kind = file.require("tokenizer.ggml.model", str)
     makers = {"gpt2": _byte_level, "llama": _sentence_piece}
     if kind not in makers:
         raise FileError(f"{file.path}: tokenizer {kind!r} is unknown, expected 'gpt2' or 'llama'")
@@ -51,7 +51,7 @@ def gguf_tokens(file: Gguf) -> Tokens:
             if what == _USER_DEFINED
         ]
     )
-    begin, end = file.get("tokenizer.ggml.bos_token_id"), file.get("tokenizer.ggml.eos_token_id")
+    begin, end = (_special(file, name, len(pieces)) for name in ("bos", "eos"))
     if begin is not None and file.get("tokenizer.ggml.add_bos_token", _begins(file)):
         _prepend(tokenizer, pieces[begin], begin)
     return Tokens(
@@ -60,6 +60,15 @@ def gguf_tokens(file: Gguf) -> Tokens:
         end=() if end is None else (end,),
         chat_template=file.get("tokenizer.chat_template"),
     )
+
+
+def _special(file: Gguf, name: str, count: int) -> int | None:
+    """The id of a special token that the file may name."""
+    field = f"tokenizer.ggml.{name}_token_id"
+    token = file.get(field)
+    if token is not None and not (isinstance(token, int) and 0 <= token < count):
+        raise FileError(f"{file.path}: {field} is {token!r}, expected one of {count} tokens")
+    return token
 
 
 def _begins(file: Gguf) -> bool:
@@ -80,7 +89,8 @@ def _prepend(tokenizer: Any, piece: str, token: int) -> None:
 def _byte_level(file: Gguf, vocabulary: dict[str, int]) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    merges = [tuple(line.split(" ", 1)) for line in file.require("tokenizer.ggml.merges")]
+    lines = file.require("tokenizer.ggml.merges", list)
+    merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     whole_words = file.get("tokenizer.ggml.pre") == "llama-bpe"
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=whole_words))
     gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
@@ -105,7 +115,7 @@ def _byte_level(file: Gguf, vocabulary: dict[str, int]) -> Any:
 def _sentence_piece(file: Gguf, vocabulary: dict[str, int]) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    scores: list[float] = file.require("tokenizer.ggml.scores")
+    scores = file.require("tokenizer.ggml.scores", list)
     unknown = file.get("tokenizer.ggml.unknown_token_id", 0)
     tokenizer = Tokenizer(
         models.BPE(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from limelight.shapes import OptionError
+from limelight.fields import check_fields
+from limelight.shapes import check_whole
 
 Pool = Literal["mean", "first"]
 
@@ -31,7 +32,6 @@ class Pooling:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Pool):
-            raise OptionError(f"pooling kind must be 'mean' or 'first', found {self.kind!r}")
-        if self.limit is not None and self.limit < 1:
-            raise OptionError(f"pooling limit must be at least 1 token, found {self.limit}")
+        check_fields(self, "pooling ")
+        if self.limit is not None:
+            check_whole("pooling limit", self.limit)

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from limelight.files import writing
+from limelight.fields import check_names, check_value, take
+from limelight.files import read_from, writing
 from limelight.models.config import Config
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
-from limelight.models.families import Family, assemble, config_from_hf, family_of
+from limelight.models.families import Family, config_from_hf, family_of
 from limelight.models.folder import folder_pooling, folder_tokens
 from limelight.models.gguf import Gguf
 from limelight.models.gguf_tokens import gguf_tokens
 from limelight.models.pooling import Pooling
 from limelight.models.tokens import Tokens
 from limelight.models.transformer import Transformer
-from limelight.models.weights import Safetensors, Weights, read_json, save_safetensors
-from limelight.shapes import FileError, LimelightError, OptionError, UnavailableError
+from limelight.models.weights import (
+    Safetensors,
+    Weights,
+    read_fitting,
+    read_json,
+    refuse_pickle,
+    save_safetensors,
+)
+from limelight.shapes import FLOATING, FileError, OptionError, UnavailableError
 
 Model = Encoder | Decoder | Transformer
 
@@ -68,8 +76,12 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
     >>> encoder.embed("a sentence").shape
     torch.Size([384])
     """
-    if not dtype.is_floating_point:
-        raise OptionError(f"dtype must be a floating-point type, found {dtype}")
+    if dtype not in FLOATING:
+        kinds = ", ".join(map(str, FLOATING))
+        raise OptionError(f"dtype must be one of {kinds}, found {dtype!r}")
+    # An empty path would mean the current folder, which nobody asks for by giving nothing.
+    if not isinstance(name_or_path, str | Path) or not str(name_or_path):
+        raise OptionError(f"name_or_path must be a name or a path, found {name_or_path!r}")
     named = _NAMED.get(str(name_or_path))
     path = Path(name_or_path) if named is None else named()
     if path.is_file():
@@ -146,7 +158,8 @@ def _package(module: str, requirement: str) -> Path:
 
 
 def _load_file(path: Path, dtype: torch.dtype) -> Model:
-    if path.suffix != ".gguf":
+    refuse_pickle(path)
+    if path.suffix.lower() != ".gguf":
         raise FileError(
             f"{path}: expected a .gguf file, or the folder that holds config.json and safetensors"
         )
@@ -157,8 +170,8 @@ def _load_file(path: Path, dtype: torch.dtype) -> Model:
 
 
 def _load_folder(folder: Path, dtype: torch.dtype) -> Model:
-    description = read_json(folder / "config.json")
     weights = Safetensors.in_folder(folder)
+    description = read_json(folder / "config.json")
     model = _from_hugging_face(description, folder / "config.json", weights, dtype)
     model.tokens = folder_tokens(folder, description)
     if isinstance(model, Encoder):
@@ -171,50 +184,60 @@ def _load_own(folder: Path, dtype: torch.dtype) -> Model:
     description = read_json(path)
     if description.get("format") != 1:
         raise FileError(f"{path}: has format {description.get('format')!r}, expected 1")
-    try:
-        config = Config.from_dict(description["config"])
-        pooling = Pooling(**description.get("pooling", {}))
-        tokens = cast("dict[str, Any]", description.get("tokens"))
-    except (LimelightError, KeyError, TypeError) as error:
-        raise FileError(f"{path}: {error}") from error
+    with read_from(path):
+        config = Config.from_dict(take(description, "config", dict, {}))
+        about = take(description, "pooling", dict, {})
+        check_names("pooling", about, (field.name for field in fields(Pooling)))
+        pooling = Pooling(**about)
+    tokens = own_tokens(folder)
     weights = Safetensors.in_folder(folder)
-    model = fill(config, weights, lambda name: weights.read(name), dtype)
-    if tokens is not None:
-        model.tokens = Tokens.from_file(folder / "tokenizer.json", **tokens)
+    model = fill(config, lambda name, shape: read_fitting(weights, name, shape), dtype)
+    model.tokens = tokens
     if isinstance(model, Encoder):
         model.pooling = pooling
     return model
 
 
+def own_tokens(folder: Path) -> Tokens | None:
+    """The tokenizer of one of our checkpoints, or None where it was saved without."""
+    path = folder / OWN
+    with read_from(path):
+        about = take(read_json(path), "tokens", dict)
+        if about is None:
+            return None
+        check_names("tokens", about, ("begin", "end", "chat_template"))
+        begin, template = take(about, "begin", int), take(about, "chat_template", str)
+        end = tuple(take(about, "end", list, []))
+        check_value("end", end, tuple[int, ...])
+    return Tokens.from_file(folder / "tokenizer.json", begin=begin, end=end, chat_template=template)
+
+
 def _from_hugging_face(
     description: Mapping[str, Any], path: Path, weights: Weights, dtype: torch.dtype
 ) -> Model:
-    try:
+    with read_from(path):
         family, config = family_of(description), config_from_hf(description)
-    except LimelightError as error:
-        raise FileError(f"{path}: {error}") from error
     stored = {family.plain(name): name for name in weights.names()}
+    prefixed = any(name.startswith(family.prefix) for name in stored.values())
     used: set[str] = set()
 
-    def part(plain: str) -> Tensor:
+    def part(plain: str, shape: Sequence[int], prefix: str) -> Tensor:
         if plain not in stored:
-            raise FileError(f"{weights.path}: holds no tensor {plain!r}, which this model needs")
+            name = weights.stored_name(f"{prefix}{plain}")
+            raise FileError(f"{weights.path}: holds no tensor {name!r}, which this model needs")
         used.add(plain)
-        return weights.read(stored[plain])
+        return read_fitting(weights, stored[plain], shape)
 
-    def make(name: str) -> Tensor:
+    def make(name: str, shape: Sequence[int]) -> Tensor:
         recipe = family.recipe(name)
-        try:
-            return assemble(recipe, part)
-        except FileError:
-            raise
-        except LimelightError as error:
-            raise FileError(f"{weights.path}: {error}") from error
+        # A head stands outside of the model that the prefix names.
+        prefix = family.prefix if prefixed and not name.startswith("head.") else ""
+        shapes = recipe.shapes(shape, config)
+        return recipe.join(
+            [part(plain, size, prefix) for plain, size in zip(recipe.parts, shapes, strict=True)]
+        )
 
-    def source(name: str) -> str:
-        return " + ".join(repr(part) for part in family.recipe(name).parts)
-
-    model = fill(config, weights, make, dtype, source=source)
+    model = fill(config, make, dtype)
     _check_rest(family, weights, stored, used)
     return model
 
@@ -225,9 +248,9 @@ def _check_rest(
     """A tensor that nothing here takes belongs to an architecture that this is not."""
     rest = sorted(plain for plain in stored.keys() - used if not family.is_unused(plain))
     if rest:
+        name = weights.stored_name(stored[rest[0]])
         raise FileError(
-            f"{weights.path}: tensor {stored[rest[0]]!r} has no place in a model of the "
-            f"{family.name} family"
+            f"{weights.path}: tensor {name!r} has no place in a model of the {family.name} family"
         )
 
 
@@ -242,15 +265,8 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def fill(
-    config: Config,
-    weights: Weights,
-    make: Callable[[str], Tensor],
-    dtype: torch.dtype,
-    *,
-    source: Callable[[str], str] = repr,
-) -> Model:
-    """A model of this config whose tensors `make` gives; `source` says where from."""
+def fill(config: Config, make: Callable[[str, Sequence[int]], Tensor], dtype: torch.dtype) -> Model:
+    """A model of this config; `make` gives a tensor of it by its name and shape."""
     kinds: dict[str, type[Model]] = {
         "encoder": Encoder,
         "decoder": Decoder,
@@ -259,16 +275,9 @@ def fill(
     # On the meta device no memory is filled with first weights that are thrown away at once.
     with torch.device("meta"), _Unfilled():
         model = kinds[config.kind](config)
-    state: dict[str, Tensor] = {}
-    for name, slot in model.state_dict().items():
-        tensor = make(name)
-        if tensor.shape != slot.shape:
-            raise FileError(
-                f"{weights.path}: tensor {source(name)} has shape {tuple(tensor.shape)}, "
-                f"expected {tuple(slot.shape)}"
-            )
-        if not tensor.is_floating_point():
-            raise FileError(f"{weights.path}: tensor {source(name)} is {tensor.dtype}, not a float")
-        state[name] = tensor.to(dtype).contiguous()
+    state = {
+        name: make(name, slot.shape).to(dtype).contiguous()
+        for name, slot in model.state_dict().items()
+    }
     model.load_state_dict(state, assign=True)
     return model.eval()

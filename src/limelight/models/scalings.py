@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
+from limelight.fields import take
 from limelight.layers.rotary import (
     DynamicScaling,
     LinearScaling,
@@ -22,41 +23,43 @@ def scaling_from_hf(hf: Mapping[str, Any]) -> tuple[float, Scaling | None]:
     >>> scaling_from_hf({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}})
     (500000.0, LinearScaling(factor=2.0))
     """
-    found = hf.get("rope_parameters") or hf.get("rope_scaling") or {}
-    rope = cast("dict[str, Any]", found)
-    base = float(rope.get("rope_theta") or hf.get("rope_theta") or 10000.0)
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    rope = take(hf, "rope_parameters", dict) or take(hf, "rope_scaling", dict, {})
+    base = take(rope, "rope_theta", float) or take(hf, "rope_theta", float) or 10000.0
+    kind = take(rope, "rope_type", str) or take(rope, "type", str, "default")
     if kind == "default":
         return base, None
-    context = int(hf.get("max_position_embeddings", 2048))
-    trained = int(rope.get("original_max_position_embeddings") or context)
-    try:
-        return base, _make(kind, rope, context, trained)
-    except KeyError as error:
-        raise OptionError(f"rotary scaling {kind!r} needs {error}, found {sorted(rope)}") from error
+    context = take(hf, "max_position_embeddings", int, 2048)
+    trained = take(rope, "original_max_position_embeddings", int) or context
+    return base, _make(kind, rope, context, trained)
 
 
 def _make(kind: str, rope: Mapping[str, Any], context: int, trained: int) -> Scaling:
+    def need(name: str) -> float:
+        value = take(rope, name, float)
+        if value is None:
+            raise OptionError(f"rotary scaling {kind!r} needs {name!r}, found {sorted(rope)}")
+        return value
+
     if kind == "linear":
-        return LinearScaling(float(rope["factor"]))
+        return LinearScaling(need("factor"))
     if kind == "dynamic":
-        return DynamicScaling(float(rope["factor"]), trained=context)
+        return DynamicScaling(need("factor"), trained=context)
     if kind == "yarn":
-        factor = float(rope.get("factor") or context / trained)
+        factor = take(rope, "factor", float) or context / trained
         return YarnScaling(
             factor,
             trained=trained,
-            fast=float(rope.get("beta_fast") or 32),
-            slow=float(rope.get("beta_slow") or 1),
+            fast=take(rope, "beta_fast", float) or 32.0,
+            slow=take(rope, "beta_slow", float) or 1.0,
             attention=_amplitude(rope, factor),
-            whole=bool(rope.get("truncate", True)),
+            whole=take(rope, "truncate", bool, True),
         )
     if kind == "llama3":
         return Llama3Scaling(
-            float(rope["factor"]),
+            need("factor"),
             trained=trained,
-            low=float(rope["low_freq_factor"]),
-            high=float(rope["high_freq_factor"]),
+            low=need("low_freq_factor"),
+            high=need("high_freq_factor"),
         )
     kinds = "'default', 'linear', 'dynamic', 'yarn' or 'llama3'"
     raise OptionError(f"rope_type must be {kinds}, found {kind!r}")
@@ -64,11 +67,11 @@ def _make(kind: str, rope: Mapping[str, Any], context: int, trained: int) -> Sca
 
 def _amplitude(rope: Mapping[str, Any], factor: float) -> float | None:
     """YaRN's factor on cos and sin where the file gives one, itself or as a ratio of two."""
-    given = rope.get("attention_factor")
+    given = take(rope, "attention_factor", float)
     if given is not None:
-        return float(given)
-    over, under = rope.get("mscale"), rope.get("mscale_all_dim")
+        return given
+    over, under = take(rope, "mscale", float), take(rope, "mscale_all_dim", float)
     if not over or not under or factor <= 1:
         return None
     growth = 0.1 * math.log(factor)
-    return (growth * float(over) + 1) / (growth * float(under) + 1)
+    return (growth * over + 1) / (growth * under + 1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import Tensor
 
-from limelight.files import writing
+from limelight.fields import check_value, take
+from limelight.files import read_from, writing
 from limelight.shapes import FileError
 
 
@@ -29,6 +30,21 @@ class Weights(Protocol):
     def read(self, name: str) -> Tensor:
         """One tensor in memory of its own, as stored (quantised ones as float32)."""
         ...
+
+    def stored_name(self, name: str) -> str:
+        """The name as it stands in the file, for messages."""
+        ...
+
+
+def read_fitting(weights: Weights, name: str, shape: Sequence[int]) -> Tensor:
+    """One tensor, known to have this shape and a floating-point type."""
+    tensor = weights.read(name)
+    told = f"{weights.path}: tensor {weights.stored_name(name)!r}"
+    if tuple(tensor.shape) != tuple(shape):
+        raise FileError(f"{told} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+    if not tensor.is_floating_point():
+        raise FileError(f"{told} is {tensor.dtype}, not a float")
+    return tensor
 
 
 class Safetensors:
@@ -52,10 +68,12 @@ class Safetensors:
     @classmethod
     def sharded(cls, index: Path) -> Safetensors:
         """The shards of a `model.safetensors.index.json`."""
-        table = read_json(index).get("weight_map")
-        if not isinstance(table, dict) or not table:
+        with read_from(index):
+            named = take(read_json(index), "weight_map", dict, {})
+            for name in named:
+                check_value(f"weight_map[{name!r}]", named[name], str)
+        if not named:
             raise FileError(f"{index}: has no weight_map from tensors to files")
-        named = cast("dict[str, str]", table)
         return cls(index, {name: index.parent / Path(file).name for name, file in named.items()})
 
     @classmethod
@@ -66,18 +84,15 @@ class Safetensors:
             return cls(whole)
         if index.is_file():
             return cls.sharded(index)
-        pickles = sorted(file.name for file in folder.glob("*.bin")) + sorted(
-            file.name for file in folder.glob("*.pt*")
-        )
-        if pickles:
-            raise FileError(
-                f"{folder / pickles[0]}: a pickle can run any code, so Limelight never opens one; "
-                "convert it to model.safetensors"
-            )
+        for file in sorted(folder.iterdir()):
+            refuse_pickle(file)
         raise FileError(f"{folder}: holds neither model.safetensors nor {index.name}")
 
     def names(self) -> Iterable[str]:
         return self._handles.keys()
+
+    def stored_name(self, name: str) -> str:
+        return name
 
     def read(self, name: str) -> Tensor:
         try:
@@ -85,6 +100,15 @@ class Safetensors:
             return cast("Tensor", self._handles[name].get_tensor(name)).clone()
         except KeyError:
             raise FileError(f"{self.path}: holds no tensor {name!r}") from None
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise when the ending says that these are pickled weights."""
+    if path.suffix.lower() in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"):
+        raise FileError(
+            f"{path}: a pickle can run any code, so Limelight never opens one; "
+            "convert it to model.safetensors"
+        )
 
 
 def save_safetensors(

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from limelight.models.pretrained import Model, save
+from limelight.models.pretrained import OWN, Model, own_tokens, save
 from limelight.models.tokens import Tokens
-from limelight.models.weights import Safetensors, read_json, save_safetensors
+from limelight.models.weights import Safetensors, read_fitting, read_json, save_safetensors
 from limelight.shapes import FileError, OptionError
 from limelight.training.distributed import Group, share_like, whole
 from limelight.training.folder import RunFolder, remove_whole, written_whole
@@ -91,8 +91,10 @@ def check_resumed(folder: Path, settings: Settings, data: str) -> int:
 
 def read_tokens(folder: Path) -> Tokens:
     """The tokenizer of a checkpoint."""
-    about: Mapping[str, Any] = read_json(folder / "limelight.json").get("tokens") or {}
-    return Tokens.from_file(folder / "tokenizer.json", **about)
+    tokens = own_tokens(folder)
+    if tokens is None:
+        raise FileError(f"{folder / OWN}: has no tokens, which a run needs")
+    return tokens
 
 
 def read_checkpoint(folder: Path, model: nn.Module, optimizer: AdamW, step: int) -> None:
@@ -101,22 +103,13 @@ def read_checkpoint(folder: Path, model: nn.Module, optimizer: AdamW, step: int)
     moments = Safetensors(folder / "optimizer.safetensors")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(share_like(_fitting(weights, name, parameter), parameter))
+            stored = read_fitting(weights, name, parameter.shape)
+            parameter.copy_(share_like(stored, parameter))
             state: dict[str, Tensor] = {"step": torch.tensor(float(step))}
             for moment in _MOMENTS:
-                stored = _fitting(moments, f"{name}.{moment}", parameter)
+                stored = read_fitting(moments, f"{name}.{moment}", parameter.shape)
                 state[moment] = share_like(stored, parameter)
             optimizer.state[parameter] = state
-
-
-def _fitting(stored: Safetensors, name: str, parameter: Tensor) -> Tensor:
-    tensor = stored.read(name)
-    if tensor.shape != parameter.shape:
-        raise FileError(
-            f"{stored.path}: tensor {name!r} has shape {tuple(tensor.shape)}, "
-            f"expected {tuple(parameter.shape)}"
-        )
-    return tensor
 
 
 def _copy(model: Model, weights: Mapping[str, Tensor]) -> Model:
