@@ -318,6 +318,15 @@ def test_own_folder_that_does_not_fit(tmp_path: Path, untyped: None) -> None:
     assert isinstance(ll.load(tmp_path), ll.Decoder)
 
 
+def test_the_folder_of_a_run_is_its_newest_checkpoint(tmp_path: Path) -> None:
+    for step, width in ((500, 8), (1000, 16)):
+        config = ll.Config.gpt2(vocabulary=9, width=width, layers=1, heads=1)
+        ll.save(ll.Decoder(config), tmp_path / "run" / f"step-{step:08d}")
+    model = ll.load(tmp_path / "run")
+    assert model.config.width == 16
+    assert model.name == "run"
+
+
 def test_unwritable_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     model = ll.Decoder(ll.Config.gpt2(vocabulary=9, width=8, layers=1, heads=1))

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from limelight.fields import check_names, check_value, take
 from limelight.files import read_from, writing
+from limelight.models.checkpoints import checkpoint_folder, checkpoint_steps
 from limelight.models.config import Config
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
@@ -62,7 +63,8 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
             - a folder in Hugging Face layout (config.json and safetensors, whole or sharded) of
               the BERT, GPT-2 or Llama family,
             - a GGUF file of the Llama family; quantised weights are dequantised,
-            - a checkpoint that `save` or `limelight train` wrote.
+            - a checkpoint that `save` or `limelight train` wrote,
+            - the folder of a training run, for its newest checkpoint.
 
             Pickled weights are never opened.
         dtype: of the weights.
@@ -84,10 +86,13 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
         raise OptionError(f"name_or_path must be a name or a path, found {name_or_path!r}")
     named = _NAMED.get(str(name_or_path))
     path = Path(name_or_path) if named is None else named()
+    checkpoints = checkpoint_steps(path)
     if path.is_file():
         model = _load_file(path, dtype)
     elif (path / OWN).is_file():
         model = _load_own(path, dtype)
+    elif checkpoints:
+        model = _load_own(checkpoint_folder(path, checkpoints[-1]), dtype)
     elif path.is_dir():
         model = _load_folder(path, dtype)
     else:

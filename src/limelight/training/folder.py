@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from limelight.models.checkpoints import checkpoint_folder, checkpoint_steps
 from limelight.shapes import FileError
 
-_STEP = re.compile(r"step-(\d{8})")
 PARTIAL = ".partial-"
 """How folders that are still being written begin; they are never read."""
 
@@ -30,14 +29,11 @@ class RunFolder:
 
     def steps(self) -> list[int]:
         """The steps that have a whole checkpoint, in order."""
-        if not self.path.is_dir():
-            return []
-        names = [_STEP.fullmatch(entry.name) for entry in self.path.iterdir() if entry.is_dir()]
-        return sorted(int(name[1]) for name in names if name is not None)
+        return checkpoint_steps(self.path)
 
     def checkpoint(self, step: int) -> Path:
         """Where the checkpoint of a step is."""
-        return self.path / f"step-{step:08d}"
+        return checkpoint_folder(self.path, step)
 
     @contextmanager
     def claimed(self) -> Generator[None]:

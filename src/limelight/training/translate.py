@@ -9,7 +9,6 @@ from limelight.models.generate import generate
 from limelight.models.pretrained import load
 from limelight.models.transformer import Transformer
 from limelight.shapes import OptionError
-from limelight.training.folder import RunFolder
 
 
 def translate(
@@ -41,9 +40,7 @@ def translate(
 
 def load_translator(path: str | Path) -> Transformer:
     """The encoder–decoder of a checkpoint, or of the newest checkpoint of a run's folder."""
-    run = RunFolder(path)
-    steps = run.steps()
-    model = load(run.checkpoint(steps[-1]) if steps else path)
+    model = load(path)
     if not isinstance(model, Transformer):
         raise OptionError(
             f"{path}: holds a {type(model).__name__.lower()}, expected an encoder–decoder"

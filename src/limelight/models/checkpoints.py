@@ -1,0 +1,21 @@
+"""How the checkpoints of a training run stand in its folder: step-00000500, step-00001000, …"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_STEP = re.compile(r"step-(\d{8})")
+
+
+def checkpoint_folder(run: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return run / f"step-{step:08d}"
+
+
+def checkpoint_steps(run: Path) -> list[int]:
+    """The steps that have a whole checkpoint, in order; none where this is no folder of a run."""
+    if not run.is_dir():
+        return []
+    names = [_STEP.fullmatch(entry.name) for entry in run.iterdir() if entry.is_dir()]
+    return sorted(int(name[1]) for name in names if name is not None)
