@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 
 import limelight as ll
 from limelight.cli.app import app
+from limelight.models.tokens import Tokens
 from limelight.shapes import FileError, OptionError
 
 PROMPT = "The capital of France is"
@@ -40,8 +43,6 @@ def test_generate_json() -> None:
 
 
 def test_generate_options_reach_the_model(tmp_path: Path) -> None:
-    from limelight.models.tokens import Tokens
-
     model = ll.Decoder(ll.Config.gpt2(vocabulary=27, width=16, layers=1, heads=2, context=64))
     model.tokens = Tokens.characters("abcdefghijklmnopqrstuvwxyz")
     ll.save(model, tmp_path)
@@ -70,6 +71,80 @@ def test_beams_refuse_options_of_drawing(untyped: None) -> None:
     words = "--beams 4 draws nothing: it goes without --temperature, --top-k, --seed"
     with pytest.raises(OptionError, match=words):
         run("generate", "smollm2", PROMPT, *options)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--max-tokens", "-1", "max_tokens must be a whole number of at least 0, found -1"),
+        ("--stop", "", "stop must be a list of strings that are not empty"),
+    ],
+)
+@pytest.mark.parametrize("beams", ["1", "2"])
+def test_generate_prints_nothing_before_it_refuses(
+    tmp_path: Path, option: str, value: str, words: str, beams: str
+) -> None:
+    ll.save(letters(ll.Config.gpt2), tmp_path)
+    options = [option, value, "--beams", beams]
+    result = CliRunner().invoke(app, ["generate", str(tmp_path), "abc", *options])
+    assert isinstance(result.exception, OptionError)
+    assert words in str(result.exception)
+    assert result.stdout == ""
+
+
+def letters(preset: Any) -> Any:
+    """A small model of the alphabet at random."""
+    config = preset(vocabulary=27, width=16, layers=1, heads=2, context=16)
+    model = ll.Decoder(config) if config.kind == "decoder" else ll.Transformer(config)
+    alphabet = Tokens.characters("abcdefghijklmnopqrstuvwxyz").tokenizer
+    model.tokens = Tokens(alphabet, begin=1, end=(2,))
+    return model.eval()
+
+
+def test_a_prompt_that_does_not_fit_is_not_printed(tmp_path: Path) -> None:
+    ll.save(letters(ll.Config.gpt2), tmp_path)
+    result = CliRunner().invoke(app, ["generate", str(tmp_path), "a" * 17])
+    assert isinstance(result.exception, OptionError)
+    assert result.stdout == ""
+
+
+def test_generate_takes_the_folder_of_a_run(tmp_path: Path) -> None:
+    model = letters(ll.Config.gpt2)
+    ll.save(model, tmp_path / "run" / "step-00000500")
+    expected = ll.generate(model, "abc", max_tokens=5).text
+    assert run("generate", str(tmp_path / "run"), "abc", "--max-tokens", "5") == f"abc{expected}\n"
+
+
+@pytest.mark.parametrize("beams", ["1", "2"])
+def test_an_encoder_decoder_s_text_stands_alone(tmp_path: Path, beams: str) -> None:
+    model = letters(ll.Config.transformer2017)
+    ll.save(model, tmp_path)
+    how = ll.Beam(2) if beams == "2" else None
+    expected = ll.generate(model, "abc", max_tokens=5, how=how).text
+    options = ["--max-tokens", "5", "--beams", beams]
+    assert run("generate", str(tmp_path), "abc", *options) == f"{expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("x.foo", FileError, "must end in .* found 'x.foo'"),
+        ("none/x.html", FileError, "none/x.html: cannot be written"),
+    ],
+)
+def test_translate_refuses_before_it_translates(
+    tmp_path: Path, name: str, error: type[Exception], words: str
+) -> None:
+    ll.save(letters(ll.Config.transformer2017), tmp_path)
+    options = ["abc", "--save", str(tmp_path / name)]
+    result = CliRunner().invoke(app, ["translate", str(tmp_path), *options])
+    assert isinstance(result.exception, error)
+    assert re.search(words, str(result.exception))
+    assert result.stdout == ""
+
+
+def test_version() -> None:
+    assert run("--version") == f"limelight {ll.__version__}\n"
 
 
 def test_errors_are_one_line() -> None:
@@ -112,7 +187,7 @@ def test_embed_refuses(tmp_path: Path) -> None:
     source.write_text("text")
     with pytest.raises(OptionError, match=r"must end in \.npy or \.parquet, found 'x\.csv'"):
         run("embed", str(source), "-o", "x.csv")
-    with pytest.raises(FileError, match=r"cannot be written"):
+    with pytest.raises(FileError, match=r"none/x\.npy: cannot be written"):
         run("embed", str(source), "-o", str(tmp_path / "none" / "x.npy"))
     with pytest.raises(OptionError, match="--output must be given"):
         run("embed", "-", stdin="text")

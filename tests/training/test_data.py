@@ -149,6 +149,30 @@ def test_sources_that_cannot_be_read(tmp_path: Path) -> None:
         read_pairs([tmp_path / "x.csv"])
 
 
+@pytest.mark.parametrize(
+    ("broken", "line"),
+    [
+        ('msgid "one\nmsgstr "un"\n', 1),
+        ('msgid "a"\nmsgstr "b"\n\nmsgid "one"\nmsgstr "un\n', 5),
+        ('msgid "one"\n" two\nmsgstr "un"\n', 2),
+        ('msgid "one"\nmsgstr "un\\"\n', 2),
+    ],
+)
+def test_an_unclosed_string_is_named(tmp_path: Path, broken: str, line: int) -> None:
+    file = tmp_path / "broken.po"
+    file.write_text(broken)
+    with pytest.raises(FileError, match=rf"broken\.po: .* line {line} has a string without its"):
+        read_pairs([file])
+
+
+def test_files_with_nothing_to_learn_are_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.tsv").write_text("\n")
+    model = {"preset": "transformer2017", "layers": 1, "heads": 2, "width": 8}
+    chosen = settings(tmp_path / "run", data={"pairs": "*.tsv"}, model=model)
+    with pytest.raises(OptionError, match=r"nothing to learn from in .*/empty\.tsv"):
+        train(chosen, beside=tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["text", "pairs"])
 def test_a_run_that_could_not_be_evaluated_does_not_start(tmp_path: Path, kind: str) -> None:
     (tmp_path / "text.txt").write_text(TEXT)

@@ -6,6 +6,8 @@ Nothing here may import torch, and the commands import what is heavy when they r
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from limelight.cli.embed import embed
@@ -14,6 +16,7 @@ from limelight.cli.show import show
 from limelight.cli.train import train
 from limelight.cli.translate import translate
 from limelight.cli.worked import worked
+from limelight.version import __version__
 
 app = typer.Typer(
     name="limelight",
@@ -31,6 +34,18 @@ app.command()(generate)
 app.command()(embed)
 
 
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"limelight {__version__}")
+        raise typer.Exit
+    return wanted
+
+
 @app.callback()
-def _root() -> None:  # pyright: ignore[reportUnusedFunction]
+def _root(  # pyright: ignore[reportUnusedFunction]
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which it is."),
+    ] = False,
+) -> None:
     """Self-attention you can see, at full speed."""

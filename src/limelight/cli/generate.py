@@ -13,8 +13,11 @@ if TYPE_CHECKING:
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="smollm2, a checkpoint, a folder or a GGUF file.")],
-    prompt: Annotated[str, typer.Argument(help="The text to continue.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="smollm2, a checkpoint or the folder of its run, or a GGUF file."),
+    ],
+    prompt: Annotated[str, typer.Argument(help="The text to continue, or to translate.")],
     max_tokens: Annotated[int, typer.Option(help="How many tokens to write at most.")] = 64,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest only.")] = None,
@@ -30,19 +33,22 @@ def generate(
 ) -> None:
     """Continue a prompt with a language model, token by token.
 
-    The prompt is continued as it is; with --chat it becomes a question to the assistant.
+    The prompt is continued as it is; with --chat it becomes a question to the assistant. An
+    encoder–decoder writes its own text to the prompt, which is not repeated before it.
     """
     from limelight.models.beam import Beam
+    from limelight.models.decoder import Decoder
+    from limelight.models.generate import check_options, stream
     from limelight.models.generate import generate as write
-    from limelight.models.generate import stream
     from limelight.models.sampling import Sampling
 
     # Options are checked before the model is loaded.
     drawing = Sampling(temperature, top_k, top_p, repetition_penalty)
     how = drawing if beams == 1 else _beam(beams, drawing, seed)
+    stops = stop or []
+    check_options(max_tokens=max_tokens, how=how, stop=stops, seed=seed)
     writer = _writer(model)
     asked = _asked(writer, prompt) if chat else prompt
-    stops = stop or []
     if json:
         from json import dumps
 
@@ -50,12 +56,15 @@ def generate(
         found = {"prompt": asked, "text": answer.text, "ids": answer.ids, "ended": answer.ended}
         typer.echo(dumps(found, ensure_ascii=False))
         return
-    if not chat:
+    # Asked for before anything is printed: a prompt that does not fit the model is refused here.
+    pieces = (
+        iter([write(writer, asked, max_tokens=max_tokens, how=how, stop=stops).text])
+        if isinstance(how, Beam)
+        else stream(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed)
+    )
+    if isinstance(writer, Decoder) and not chat:
         typer.echo(prompt, nl=False)
-    if isinstance(how, Beam):
-        typer.echo(write(writer, asked, max_tokens=max_tokens, how=how, stop=stops).text)
-        return
-    for piece in stream(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed):
+    for piece in pieces:
         typer.echo(piece, nl=False)
     typer.echo()
 

@@ -22,11 +22,17 @@ def translate(
     ] = None,
 ) -> None:
     """Translate texts, each to a line."""
+    from limelight.files import check_writable
     from limelight.shapes import OptionError
+    from limelight.views import check_ending
 
     texts = list(text) if text else _lines()
     if save is not None and len(texts) != 1:
         raise OptionError(f"--save records one text, found {len(texts)}")
+    # Said before the model runs, not after.
+    if save is not None:
+        check_ending(save)
+        check_writable(save)
 
     from limelight.training.translate import load_translator
     from limelight.training.translate import translate as run

@@ -23,17 +23,19 @@ class Material:
         self._settings = settings
         self._text: tuple[str, str] = ("", "")
         self._pairs: tuple[list[Pair], list[Pair]] = ([], [])
+        files = find(data.text or data.pairs, beside)
         if data.text:
-            text = read_text(find(data.text, beside))
+            text = read_text(files)
             self._text = Continuing.split(text, data.held_out)
             self.digest = _digest([text])
         else:
-            read = read_pairs(find(data.pairs, beside))
+            read = read_pairs(files)
             pairs = [pair for pair in read if not set(data.skip) & set("".join(pair))]
             self._pairs = Translating.split(pairs, data.held_out, settings.seed)
             self.digest = _digest([part for pair in pairs for part in pair])
         if not any(self._text) and not any(self._pairs):
-            raise OptionError("data: the files are empty")
+            some = ", ".join(map(str, files[:3])) + (", …" if len(files) > 3 else "")
+            raise OptionError(f"data: nothing to learn from in {some}")
 
     def learn_tokens(self, group: Group) -> Tokens:
         """A tokenizer learned from the part that is learned from, the same in every process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -99,6 +100,8 @@ def _gettext(file: Path) -> list[Pair]:
         ) from None
     reader: Any = polib.mofile if file.suffix == ".mo" else polib.pofile
     try:
+        if file.suffix == ".po":
+            _check_closed(file, polib.detect_encoding(str(file)))
         entries = reader(str(file))
     except (OSError, ValueError, UnicodeDecodeError) as error:
         raise FileError(f"{file}: cannot be read: {error}") from error
@@ -108,6 +111,18 @@ def _gettext(file: Path) -> list[Pair]:
         for entry in entries
         if entry.msgstr and not entry.obsolete and "fuzzy" not in entry.flags
     ]
+
+
+_STRING = re.compile(r'[^"]*"(?:[^"\\]|\\.)*"')
+"""What may stand before a string of a .po file, and the string."""
+
+
+def _check_closed(file: Path, encoding: str) -> None:
+    """Raise where a string has no closing quote: polib would cut its last letter instead."""
+    for number, line in enumerate(file.read_text(encoding=encoding).split("\n"), start=1):
+        line = line.strip()
+        if '"' in line and not line.startswith("#") and not _STRING.fullmatch(line):
+            raise ValueError(f"line {number} has a string without its closing quote")
 
 
 _READERS = {".tsv": _tsv, ".po": _gettext, ".mo": _gettext}

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from limelight.seeing.recording import Recording
 
 
+_PAGES = (".html", ".htm")
+_FIGURES = (".png", ".svg", ".pdf")
+
+
 def save(
     recording: Recording, path: str | Path, layer: int | None = None, head: int | None = None
 ) -> None:
@@ -20,8 +24,9 @@ def save(
     the heat map of one head. Without a layer and head: those of the most telling link.
     """
     path = Path(path)
+    check_ending(path)
     suffix = path.suffix.lower()
-    if suffix in (".html", ".htm"):
+    if suffix in _PAGES:
         from limelight.files import writing
         from limelight.views.document import document
         from limelight.views.page import page
@@ -29,11 +34,16 @@ def save(
         text = page(document(recording, layer, head))
         with writing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    elif suffix in (".png", ".svg", ".pdf"):
+    else:
         from limelight.views.figure import heat_map, save_figure
 
         save_figure(heat_map(recording, layer, head), path)
-    else:
+
+
+def check_ending(path: str | Path) -> None:
+    """Raise unless the ending says what to write of a recording, as a view or whole."""
+    path = Path(path)
+    if path.suffix.lower() not in (".safetensors", *_PAGES, *_FIGURES):
         raise FileError(
             "path must end in .safetensors, .html, .png, .svg or .pdf (the ending says what is "
             f"written), found {path.name!r}"
