@@ -18,6 +18,7 @@ from torch import Tensor
 
 import limelight as ll
 from limelight.ops import dropout, native, reference
+from limelight.ops.mask import Place
 from limelight.ops.problem import Problem, check_problem
 from limelight.shapes import UnavailableError
 
@@ -100,7 +101,8 @@ def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
         bias = slope.sum_to_size(p.bias.shape)
     slopes = None
     if p.slopes is not None:
-        slopes = (slope * reference._distance(p)).sum((0, 2, 3))
+        away = Place.whole(p.extent, slope.device).behind.abs()
+        slopes = (slope * away).sum((0, 2, 3))
     return Gradients(
         abs(p.scale) * slope @ key,
         abs(p.scale) * heads(slope.mT @ p.query.abs()),
