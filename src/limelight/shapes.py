@@ -12,6 +12,7 @@ The letters are the same everywhere in Limelight:
 from __future__ import annotations
 
 import math
+import operator
 
 import torch
 from torch import Tensor
@@ -50,8 +51,15 @@ def shape_text(tensor: Tensor) -> str:
     return "(" + ", ".join(str(size) for size in tensor.shape) + ")"
 
 
+def check_tensor(name: str, tensor: Tensor) -> None:
+    """Raise unless `tensor` is one."""
+    if not isinstance(tensor, Tensor):
+        raise DtypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
+
+
 def check_rank(name: str, tensor: Tensor, letters: str) -> None:
-    """Raise unless `tensor` has one axis for each of the space-separated `letters`."""
+    """Raise unless `tensor` is one, with one axis for each of the space-separated `letters`."""
+    check_tensor(name, tensor)
     expected = len(letters.split())
     if tensor.ndim != expected:
         raise ShapeError(
@@ -69,6 +77,38 @@ def check_size(
         raise ShapeError(
             f"{name} has {letter} = {found} (shape {shape_text(tensor)}), "
             f"expected {expected} as in {source}"
+        )
+
+
+def check_shape(name: str, tensor: Tensor, letters: str, sizes: tuple[int, ...]) -> None:
+    """Raise unless `tensor` has exactly these sizes, one for each of the `letters`."""
+    if tuple(tensor.shape) != sizes:
+        raise ShapeError(
+            f"{name} has shape {shape_text(tensor)}, "
+            f"expected ({', '.join(letters.split())}) = {sizes}"
+        )
+
+
+def check_broadcast(name: str, tensor: Tensor, letters: str, sizes: tuple[int, ...]) -> None:
+    """Raise unless `tensor` broadcasts to these sizes."""
+    fits = tensor.ndim <= len(sizes) and all(
+        size == 1 or size == whole  # `in` does not trace when sizes are symbols
+        for size, whole in zip(reversed(tensor.shape), reversed(sizes), strict=False)
+    )
+    if not fits:
+        raise ShapeError(
+            f"{name} has shape {shape_text(tensor)}, expected one that broadcasts to "
+            f"({', '.join(letters.split())}) = {sizes}"
+        )
+
+
+def check_groups(name: str, tensor: Tensor, h: int) -> None:
+    """Raise unless the heads of `tensor`, `b g n c`, divide those of the query."""
+    g = tensor.shape[1]
+    if g != h and (g == 0 or g > h or h % g != 0):
+        raise ShapeError(
+            f"{name} has g = {g} heads (shape {shape_text(tensor)}), "
+            f"expected a number that divides query's h = {h}"
         )
 
 
@@ -102,7 +142,7 @@ def check_number(
     try:
         # float() alone would also read a text, and take a bool for 0 or 1.
         number = math.nan if isinstance(value, str | bool) else float(value)
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
     # Plain comparisons, which trace under torch.compile; false for NaN too.
     if not (low <= number <= high and above < number < below):
@@ -120,11 +160,27 @@ def check_positive(name: str, value: float) -> float:
     return check_number(name, value, "a positive number", above=0.0)
 
 
-def check_whole(name: str, value: int, least: int = 1) -> int:
-    """The value, if it is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(f"{name} must be a whole number of at least {least}, found {value!r}")
-    return value
+def check_whole(name: str, value: int, least: int = 1, most: int | None = None) -> int:
+    """The value, if it is a whole number of at least `least` and, if given, at most `most`."""
+    try:
+        # What may index a sequence is a whole number: also numpy's, and a tensor of one.
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    bound = f"at most {most}" if number is not None and number > least else f"at least {least}"
+    if number is None or number < least or (most is not None and number > most):
+        raise OptionError(f"{name} must be a whole number of {bound}, found {value!r}")
+    return number
+
+
+def check_table(name: str, value: object, kind: torch.dtype) -> Tensor:
+    """The value as a tensor of this type, if it is one or nested sequences of even lengths."""
+    try:
+        return torch.as_tensor(value, dtype=kind)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise OptionError(
+            f"{name} must be a tensor, or sequences of numbers of even lengths, found {value!r}"
+        ) from None
 
 
 FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 
 import limelight as ll
 from limelight.ops.mask import Extent, Mask, as_mask
 from limelight.ops.mask_rules import Band
-from limelight.shapes import DtypeError, LimelightError, OptionError, ShapeError
+from limelight.shapes import DeviceError, DtypeError, LimelightError, OptionError, ShapeError
 
 
 def rows(mask: object, i: int, j: int | None = None, b: int = 1, h: int = 1) -> list[str]:
@@ -164,6 +167,33 @@ def test_a_large_mask_draws_itself_pooled() -> None:
         (lambda: ll.padding([1], side="top"), "padding side"),
         (lambda: ll.blocks([[True]], 0), "blocks size"),
         (lambda: ll.documents([2, -1]), "documents length"),
+        (lambda: ll.window(float("nan")), "window left must be a whole number .* found nan"),
+        (lambda: ll.window(float("inf")), "window left must be a whole number .* found inf"),
+        (lambda: ll.window("a"), "window left must be a whole number .* found 'a'"),
+        (lambda: ll.window(10**30), "window left must be a whole number of at most"),
+        (lambda: ll.causal("a"), "causal diagonal must be a whole number .* found 'a'"),
+        (lambda: ll.causal(1.5), "causal diagonal must be a whole number .* found 1.5"),
+        (lambda: ll.causal(-(10**30)), "causal diagonal must be a whole number of at least"),
+        (lambda: ll.dilated(None), "dilated step must be a whole number .* found None"),
+        (lambda: ll.dilated(2**62, 5, 5), "dilated step must be a whole number of at most"),
+        (lambda: ll.dilated(2**40, 2**40), "dilated left in keys must be a whole number of at"),
+        (lambda: ll.documents(6), "each documents length must be a whole number .* found 6"),
+        (lambda: ll.documents([2], 3), "each documents key length must be"),
+        (lambda: ll.padding(3), "each padding length must be a whole number .* found 3"),
+        (lambda: ll.padding(torch.tensor(3)), "each padding length must be"),
+        (lambda: ll.padding(torch.ones(2, device="meta")), "each padding length must be"),
+        (lambda: ll.padding([10**30]), "padding length must be a whole number of at most"),
+        (lambda: ll.padding(torch.ones(2, 2).int()), r"padding length must be .* found \[1, 1\]"),
+        (lambda: ll.anchors("a"), "anchors token must be a whole number .* found 'a'"),
+        (lambda: ll.anchors(None), "each anchors token must be"),
+        (lambda: ll.blocks([[True], [True, False]], 2), "blocks layout must be a tensor, or"),
+        (lambda: ll.blocks("a", 2), "blocks layout must be a tensor, or"),
+        (lambda: ll.blocks([[True]], (1, 2, 3)), r"blocks size must be one .* found \(1, 2, 3\)"),
+        (lambda: ll.blocks([[True]], "a"), "blocks size must be one number or two"),
+        (lambda: ll.blocks([[True]], None), "blocks size must be a whole number"),
+        (lambda: ll.alibi("a"), "alibi slopes must be a tensor, or"),
+        (lambda: ll.alibi(None), "alibi slopes must be a tensor, or"),
+        (lambda: ll.alibi(0), "alibi heads must be a whole number of at least 1, found 0"),
     ],
 )
 def test_a_wrong_option_is_named(make: object, words: str, untyped: None) -> None:
@@ -189,6 +219,54 @@ def test_a_mask_that_does_not_fit_is_refused(mask: object, words: str) -> None:
     q, k = torch.randn(2, 4, 4, 8), torch.randn(2, 4, 6, 8)
     with pytest.raises(ShapeError, match=words):
         ll.attend(q, k, k, mask=mask())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda far: far,
+        lambda far: ll.causal() & far,
+        lambda far: ll.documents([4], inside=ll.window(2) | far),
+        lambda far: ll.blocks(far, 1),
+    ],
+)
+def test_a_mask_on_another_device_is_refused(
+    mask: Callable[[torch.Tensor], ll.Mask | torch.Tensor],
+) -> None:
+    x = torch.randn(1, 1, 4, 8)
+    with pytest.raises(DeviceError, match="mask is on meta, expected cpu as query"):
+        ll.attend(x, x, x, mask=mask(torch.ones(4, 4, dtype=torch.bool, device="meta")))
+
+
+def test_the_opposite_of_a_mask_is_taken_of_its_dense_form() -> None:
+    with pytest.raises(OptionError, match=r"causal\(\) has no opposite .* take ~mask.dense"):
+        ~ll.causal()
+    x = torch.randn(1, 1, 4, 8)
+    opposite = ll.window(2, 2) & ~ll.causal().dense(4)
+    expected = ll.window(2, 2) & torch.ones(4, 4, dtype=torch.bool).triu(1)
+    assert torch.equal(ll.attend(x, x, x, mask=opposite), ll.attend(x, x, x, mask=expected))
+
+
+def test_numbers_of_numpy_and_tensors_of_one_are_whole_numbers(untyped: None) -> None:
+    limits = np.int64(1), torch.tensor(1)
+    assert [ll.window(one) for one in limits] == [ll.window(1)] * 2
+    assert ll.anchors(torch.tensor([2, 0])) == ll.anchors([0, 2])
+
+
+@pytest.mark.parametrize("impl", ["native", "reference"])
+def test_a_bool_tensor_inside_documents_is_asked_in_each(impl: str) -> None:
+    inside = torch.tensor([[True, False, True], [False, True, False], [True, True, False]])
+    assert rows(ll.documents([3, 3], inside=inside), 6) == [
+        "x.x...", ".x....", "xx....", "...x.x", "....x.", "...xx."
+    ]  # fmt: skip
+    x = torch.randn(6, 2, 8)
+    packed = ll.attend_packed(x, x, x, [3, 3], mask=inside, impl=impl)
+    alone = ll.attend_packed(x[3:], x[3:], x[3:], [3], mask=inside, impl=impl)
+    assert torch.allclose(packed[3:], alone, atol=1e-6)
+    with pytest.raises(ShapeError, match=r"mask has shape \(3, 3\), .* = \(1, 2, 2, 2\)"):
+        ll.attend_packed(x, x, x, [2, 4], mask=inside, impl=impl)
+    with pytest.raises(DtypeError, match="go into bias="):
+        ll.attend_packed(x, x, x, [3, 3], mask=inside.float())
 
 
 def test_a_mask_of_numbers_is_sent_to_bias() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limelight.shapes import OptionError, ShapeError, shape_text
+from limelight.shapes import check_rank, check_table, check_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +29,14 @@ def alibi(slopes: int | Sequence[float] | Tensor) -> Alibi:
     """
     if isinstance(slopes, int):
         return Alibi(torch.tensor(_paper_slopes(slopes), dtype=torch.float32))
-    table = torch.as_tensor(slopes, dtype=torch.float32)
-    if table.ndim != 1:
-        raise ShapeError(f"alibi slopes must have 1 axis (h), found {shape_text(table)}")
+    table = check_table("alibi slopes", slopes, torch.float32)
+    check_rank("alibi slopes", table, "h")
     return Alibi(table)
 
 
 def _paper_slopes(heads: int) -> list[float]:
     """2^(−8/h), 2^(−16/h), ...; between powers of two the next power's odd ones fill up."""
-    if heads < 1:
-        raise OptionError(f"alibi needs at least 1 head, found {heads}")
+    check_whole("alibi heads", heads)
     power = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * (t + 1) / power) for t in range(power)]
     finer = [2.0 ** (-8.0 * (t + 1) / (2 * power)) for t in range(0, 2 * power, 2)]

@@ -7,13 +7,13 @@ and what `&` and `|` make of two.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from limelight.ops.mask_drawing import draw
-from limelight.shapes import DtypeError, ShapeError, shape_text
+from limelight.shapes import DtypeError, OptionError, ShapeError, shape_text
 
 LISTED = 16
 """A bool tensor of more elements is not written out."""
@@ -100,6 +100,14 @@ class Mask:
 
     def __ror__(self, other: Tensor) -> Mask:
         return Either(as_mask(other), self)
+
+    def __invert__(self) -> NoReturn:
+        # The opposite of a rule is in general no rule, and its table of n² places would be made in
+        # silence, for one extent only: as `inside` of documents it would be wrong.
+        raise OptionError(
+            f"{self.name()} has no opposite as a mask value: combine masks of what may be seen "
+            "with & and |, or take ~mask.dense(i, j), a bool tensor, which may stand for a mask"
+        )
 
     def check(self, extent: Extent) -> None:
         """Raise a LimelightError unless the mask fits a call of this extent."""

@@ -1,7 +1,8 @@
-"""The mask for some heads, or for one row of the batch."""
+"""What a mask is made of: its part for some heads or one row of the batch, and its tensors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from torch import Tensor
@@ -41,3 +42,19 @@ def part_of_table(
     if row is not None and table.ndim == 4 and table.shape[0] != 1:
         table = table[row : row + 1]
     return table
+
+
+def tensors_in(mask: Mask) -> Iterator[Tensor]:
+    """The tensors that a call's own must live with.
+
+    What comes from lists lives on the CPU and goes wherever it is needed: that is not among them.
+    """
+    if isinstance(mask, Both | Either):
+        yield from tensors_in(mask.first)
+        yield from tensors_in(mask.second)
+    elif isinstance(mask, Documents) and mask.inside is not None:
+        yield from tensors_in(mask.inside)
+    elif isinstance(mask, Dense):
+        yield mask.tensor
+    elif isinstance(mask, Blocks) and mask.layout.device.type != "cpu":
+        yield mask.layout

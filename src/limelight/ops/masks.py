@@ -15,24 +15,30 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from limelight.ops.mask import Mask
+from limelight.ops.mask import Mask, as_mask
 from limelight.ops.mask_rules import Anchors, Band, Blocks, Dilated, Documents, Padding
-from limelight.shapes import OptionError, ShapeError, shape_text
+from limelight.shapes import OptionError, ShapeError, check_table, check_whole, shape_text
+
+_FAR = 1 << 60
+"""No position is farther: the sum of a few such numbers still fits the kernel's 64 bits."""
 
 
-def _count(name: str, value: int | None, least: int = 0) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or int(value) != value or value < least:
-        raise OptionError(f"{name} must be a whole number of at least {least}, found {value}")
-    return int(value)
+def _count(name: str, value: int, least: int = 0) -> int:
+    return check_whole(name, value, least, _FAR)
 
 
-def _lengths(name: str, lengths: Sequence[int] | Tensor) -> tuple[int, ...]:
-    values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    for value in values:
-        _count(name, value)
-    return tuple(int(value) for value in values)
+def _limit(name: str, value: int | None) -> int | None:
+    return None if value is None else _count(name, value)
+
+
+def _counts(name: str, values: Iterable[int] | Tensor) -> tuple[int, ...]:
+    try:
+        found = list(values.tolist() if isinstance(values, Tensor) else values)
+    except (TypeError, NotImplementedError):  # not a sequence, or a tensor without numbers
+        raise OptionError(
+            f"each {name} must be a whole number in a sequence or a tensor, found {values!r}"
+        ) from None
+    return tuple(_count(name, value) for value in found)
 
 
 def causal(diagonal: int | None = None) -> Mask:
@@ -52,6 +58,8 @@ def causal(diagonal: int | None = None) -> Mask:
     With fewer queries than keys the last query sees the last key. `diagonal=0` gives PyTorch's
     `is_causal` instead, where the first query sees only the first key.
     """
+    if diagonal is not None:
+        diagonal = _count("causal diagonal", diagonal, least=-_FAR)
     return Band(None, 0, diagonal)
 
 
@@ -66,7 +74,7 @@ def window(left: int | None, right: int | None = 0) -> Mask:
     · ■ ■ ■ ■
     · · ■ ■ ■
     """
-    return Band(_count("window left", left), _count("window right", right))
+    return Band(_limit("window left", left), _limit("window right", right))
 
 
 def dilated(step: int, left: int | None = None, right: int | None = None) -> Mask:
@@ -80,24 +88,28 @@ def dilated(step: int, left: int | None = None, right: int | None = None) -> Mas
     · ■ · ■ ·
     · · ■ · ■
     """
-    checked = _count("dilated step", step, least=1)
-    assert checked is not None
-    return Dilated(checked, _count("dilated left", left), _count("dilated right", right))
+    step = _count("dilated step", step, least=1)
+    left, right = _limit("dilated left", left), _limit("dilated right", right)
+    _limit("dilated left in keys", left and left * step)
+    _limit("dilated right in keys", right and right * step)
+    return Dilated(step, left, right)
 
 
 def padding(lengths: Sequence[int] | Tensor, side: Literal["right", "left"] = "right") -> Mask:
     """Row b of the batch holds `lengths[b]` real keys; the rest is padding, on the given side."""
     if side not in ("right", "left"):
         raise OptionError(f"padding side must be 'right' or 'left', found {side!r}")
-    return Padding(torch.tensor(_lengths("padding length", lengths), dtype=torch.int64), side)
+    return Padding(torch.tensor(_counts("padding length", lengths), dtype=torch.int64), side)
 
 
 def documents(
     lengths: Sequence[int] | Tensor,
     key_lengths: Sequence[int] | Tensor | None = None,
-    inside: Mask | None = None,
+    inside: Mask | Tensor | None = None,
 ) -> Mask:
     """Packed sequences: no document sees another. `inside` masks each as if it stood alone.
+
+    A bool tensor as `inside` must fit every document, so all are of one length where it has one.
 
     >>> print(documents([2, 3]))
     documents([2, 3]): 5 queries (down) x 5 keys (across)
@@ -107,13 +119,13 @@ def documents(
     · · ■ ■ ■
     · · ■ ■ ■
     """
-    rows = _lengths("documents length", lengths)
-    columns = rows if key_lengths is None else _lengths("documents key length", key_lengths)
+    rows = _counts("documents length", lengths)
+    columns = rows if key_lengths is None else _counts("documents key length", key_lengths)
     if len(rows) != len(columns):
         raise ShapeError(
             f"documents has {len(columns)} key lengths, expected {len(rows)} as lengths"
         )
-    return Documents(rows, columns, inside)
+    return Documents(rows, columns, None if inside is None else as_mask(inside))
 
 
 def blocks(layout: Tensor | Sequence[Sequence[bool]], size: int | tuple[int, int]) -> Mask:
@@ -121,13 +133,13 @@ def blocks(layout: Tensor | Sequence[Sequence[bool]], size: int | tuple[int, int
 
     `layout` is `rows columns`, or `h rows columns` with a layout for each head.
     """
-    table = torch.as_tensor(layout, dtype=torch.bool)
+    table = check_table("blocks layout", layout, torch.bool)
     if table.ndim not in (2, 3):
         raise ShapeError(f"blocks layout must have 2 or 3 axes, found {shape_text(table)}")
-    sizes = (size, size) if isinstance(size, int) else size
+    sizes = tuple(size) if isinstance(size, Sequence) else (size, size)
+    if len(sizes) != 2:
+        raise OptionError(f"blocks size must be one number or two (rows, columns), found {size!r}")
     rows, columns = (_count("blocks size", value, least=1) for value in sizes)
-    assert rows is not None
-    assert columns is not None
     return Blocks(table if table.ndim == 3 else table[None], (rows, columns))
 
 
@@ -142,7 +154,5 @@ def anchors(tokens: int | Iterable[int]) -> Mask:
     ■ · ■ ■ ·
     ■ · · ■ ■
     """
-    chosen = [tokens] if isinstance(tokens, int) else list(tokens)
-    for token in chosen:
-        _count("anchors token", token)
-    return Anchors(tuple(sorted({int(token) for token in chosen})))
+    chosen = [tokens] if isinstance(tokens, int) else tokens
+    return Anchors(tuple(sorted(set(_counts("anchors token", chosen)))))

@@ -20,7 +20,7 @@ def attend_packed(
     lengths: Sequence[int] | Tensor,
     *,
     key_lengths: Sequence[int] | Tensor | None = None,
-    mask: Mask | None = None,
+    mask: Mask | Tensor | None = None,
     bias: Tensor | Alibi | None = None,
     scale: float | None = None,
     softcap: float | None = None,
@@ -35,7 +35,8 @@ def attend_packed(
         value: `total g e`.
         lengths: how many queries each sequence has; they sum to the total.
         key_lengths: how many keys each has, if not as many as queries.
-        mask: asked within each sequence, as if it stood alone: `causal()`, `window(128)`, ...
+        mask: asked within each sequence, as if it stood alone: `causal()`, `window(128)`, ..., or
+            a bool tensor that broadcasts to `1 h i j` of every sequence.
         bias: `alibi(heads)`, or a tensor that broadcasts to `1 h total total`.
         scale: as in `attend`, and so are `softcap`, `dropout` and `impl`.
 

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from limelight.ops.bias import Alibi
 from limelight.ops.mask import Extent, Mask, as_mask
+from limelight.ops.mask_parts import tensors_in
 from limelight.shapes import (
     FLOATING,
     DtypeError,
     ShapeError,
+    check_broadcast,
     check_chance,
+    check_groups,
     check_number,
     check_positive,
     check_rank,
@@ -77,6 +80,8 @@ def check_problem(
     if mask is not None:
         mask = as_mask(mask)
         mask.check(extent)
+        for tensor in tensors_in(mask):
+            check_same_device("mask", tensor, query, "query")
     slopes = None
     if isinstance(bias, Alibi):
         bias, slopes = None, _check_slopes(bias.slopes, h, query)
@@ -98,8 +103,6 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         ("key", key, "b g j d"),
         ("value", value, "b g j e"),
     ):
-        if not isinstance(tensor, Tensor):
-            raise DtypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
         check_rank(name, tensor, letters)
         if tensor.dtype not in FLOATING:
             kinds = "float32, bfloat16, float16 or float64"
@@ -113,17 +116,14 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     check_size("value", value, 2, "j", key.shape[2], "key")
     if query.shape[3] == 0 or value.shape[3] == 0:
         raise ShapeError("query and value need at least 1 channel (d), found 0")
-    h, g = query.shape[1], key.shape[1]
-    if (g == 0) != (h == 0) or (g and h % g):
-        raise ShapeError(
-            f"key has g = {g} heads (shape {shape_text(key)}), "
-            f"expected a number that divides query's h = {h}"
-        )
+    check_groups("key", key, query.shape[1])
 
 
 def _check_slopes(slopes: Tensor, h: int, query: Tensor) -> Tensor:
     if slopes.shape != (h,):
         raise ShapeError(f"bias has {shape_text(slopes)} ALiBi slopes, expected h = {h}")
+    if slopes.device.type != "cpu":  # those on the CPU go wherever they are needed
+        check_same_device("bias", slopes, query, "query")
     return slopes.to(query.device)
 
 
@@ -133,15 +133,7 @@ def _check_bias(bias: Tensor, extent: Extent, query: Tensor) -> Tensor:
     if bias.dtype not in (query.dtype, torch.float32):
         raise DtypeError(f"bias is {bias.dtype}, expected {query.dtype} as query, or float32")
     check_same_device("bias", bias, query, "query")
-    fits = bias.ndim <= 4 and all(
-        size == 1 or size == whole  # `in` does not trace when sizes are symbols
-        for size, whole in zip(reversed(bias.shape), reversed(extent), strict=False)
-    )
-    if not fits:
-        raise ShapeError(
-            f"bias has shape {shape_text(bias)}, "
-            f"expected one that broadcasts to (b, h, i, j) = {tuple(extent)}"
-        )
+    check_broadcast("bias", bias, "b h i j", tuple(extent))
     return bias[(None,) * (4 - bias.ndim)]
 
 
