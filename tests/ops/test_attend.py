@@ -63,6 +63,37 @@ def test_wrong_input_is_named_before_anything_is_computed(
         call()
 
 
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize("found", [None, "a", [[1.0]]])
+def test_what_is_no_tensor_is_named(name: str, found: object, untyped: None) -> None:
+    words = f"{name} must be a torch.Tensor, found {type(found).__name__}"
+    given = dict.fromkeys(("query", "key", "value"), x(1, 1, 2, 2)) | {name: found}
+    packed = dict.fromkeys(("query", "key", "value"), x(2, 1, 2)) | {name: found}
+    with pytest.raises(DtypeError, match=words):
+        ll.attend(**given)
+    with pytest.raises(DtypeError, match=words):
+        ll.attend_packed(**packed, lengths=[2])
+
+
+@pytest.mark.parametrize("option", ["scale", "softcap", "dropout"])
+@pytest.mark.parametrize("found", ["a", "0.5", [1.0], ()])
+def test_what_is_no_number_is_named(option: str, found: object, untyped: None) -> None:
+    with pytest.raises(OptionError, match=f"{option} must be .* number|{option} must be at least"):
+        ll.attend(*[x(1, 1, 2, 2)] * 3, **{option: found})
+
+
+def test_slopes_on_another_device_are_refused() -> None:
+    with pytest.raises(DeviceError, match="bias is on meta, expected cpu"):
+        ll.attend(*[x(1, 1, 2, 2)] * 3, bias=ll.alibi(torch.ones(1, device="meta")))
+
+
+def test_the_choice_is_explained_under_autocast_too() -> None:
+    q, v = x(1, 1, 4, 8), x(1, 1, 4, 8, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ll.attend(q, q, v).dtype == torch.bfloat16
+        assert ll.explain_choice(q, q, v).impl == "native"
+
+
 def test_an_implementation_asked_for_by_name_serves_or_raises(untyped: None) -> None:
     wide = torch.randn(1, 1, 4, 8, dtype=torch.float64)
     assert ll.explain_choice(wide, wide, wide).impl == "reference"

@@ -98,15 +98,14 @@ def attend(
     tensor([[[[1.0000, 0.0000],
               [0.2689, 0.7311]]]])
     """
-    if bias is None and softcap is None and not dropout and lens is None:
+    if bias is None and softcap is None and dropout == 0 and lens is None:
         program = () if mask is None else mask.program() if isinstance(mask, Mask) else None
         plain = None
         if program is not None and impl in ("auto", "native"):
             plain = native.quick(query, key, value, program, scale)
         if plain is not None:
             return plain
-    query, key, value = (_autocast(one) for one in (query, key, value))
-    problem = check_problem(
+    problem = _prepare(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, dropout=dropout
     )
     if lens is not None:
@@ -116,14 +115,23 @@ def attend(
     return run(problem, impl)[0]
 
 
-def _autocast(one: Tensor) -> Tensor:
+def _prepare(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Problem:
+    """The call as the implementations take it, or a LimelightError."""
+    return check_problem(autocast(query), autocast(key), autocast(value), **options)
+
+
+def autocast(one: Tensor) -> Tensor:
     """The tensor in the type that torch.autocast asks for, as PyTorch's own attention takes it."""
-    if not isinstance(one, Tensor) or not torch.amp.is_autocast_available(one.device.type):
-        return one
-    if not torch.is_autocast_enabled(one.device.type):
-        return one
+    return one.to(autocast_type(one)) if isinstance(one, Tensor) else one
+
+
+def autocast_type(one: Tensor) -> torch.dtype:
+    """The type in which torch.autocast, if it is at work, hands the tensor to attention."""
+    device = one.device.type
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return one.dtype
     narrow = one.is_floating_point() and one.dtype != torch.float64
-    return one.to(torch.get_autocast_dtype(one.device.type)) if narrow else one
+    return torch.get_autocast_dtype(device) if narrow else one.dtype
 
 
 def run(problem: Problem, impl: Implementation) -> tuple[Tensor, Tensor]:
@@ -182,7 +190,7 @@ def explain_choice(
     >>> print(ll.explain_choice(x, x, x).impl)
     reference
     """
-    return choose(check_problem(query, key, value, **options), impl)
+    return choose(_prepare(query, key, value, **options), impl)
 
 
 @cache

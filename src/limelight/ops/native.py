@@ -52,4 +52,6 @@ def quick(
     """
     if kernels is None or not eager():
         return None
+    if query is None or key is None or value is None:  # the one thing that it cannot be handed
+        return None
     return kernels.quick(query, key, value, program, scale, torch.is_grad_enabled())
