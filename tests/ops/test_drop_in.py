@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import limelight as ll
-from limelight.shapes import LimelightError
+from limelight.shapes import DeviceError, DtypeError, LimelightError, OptionError, ShapeError
 
 
 def same(*args: torch.Tensor, **options: object) -> None:
@@ -58,10 +64,136 @@ def test_grouped_heads() -> None:
         ll.scaled_dot_product_attention(q, k, k)
 
 
-def test_causal_together_with_a_mask_is_refused_as_in_pytorch() -> None:
-    q = torch.randn(1, 1, 4, 8)
-    with pytest.raises(LimelightError, match="attn_mask must be None"):
-        ll.scaled_dot_product_attention(q, q, q, torch.ones(4, 4, dtype=torch.bool), is_causal=True)
+@pytest.mark.parametrize(
+    ("query", "key", "value"),
+    [
+        ((2, 4, 5, 8), (1, 2, 6, 8), (2, 2, 6, 8)),
+        ((1, 4, 5, 8), (2, 2, 6, 8), (2, 2, 6, 3)),
+        ((2, 4, 5, 8), (2, 6, 8), (2, 6, 8)),
+        ((4, 5, 8), (2, 6, 8), (2, 6, 8)),
+        ((4, 5, 8), (2, 2, 6, 8), (2, 2, 6, 8)),
+        ((3, 1, 4, 5, 8), (1, 2, 2, 6, 8), (3, 2, 2, 6, 8)),
+        ((2, 12, 5, 8), (2, 4, 6, 8), (2, 6, 6, 8)),
+        ((2, 4, 5, 8), (2, 1, 6, 8), (2, 4, 6, 8)),
+    ],
+)
+def test_with_grouped_heads_the_rest_broadcasts_and_key_and_value_may_group_otherwise(
+    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
+) -> None:
+    q, k, v = torch.randn(query), torch.randn(key), torch.randn(value)
+    same(q, k, v, enable_gqa=True)
+    same(q, k, v, enable_gqa=True, is_causal=True)
+    same(q, k, v, enable_gqa=True, attn_mask=torch.randn(query[-3], 5, 6))
+
+
+def test_causal_together_with_a_mask_means_both_as_in_pytorchs_fused_kernel() -> None:
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6, 8)
+    allowed = torch.rand(5, 6) < 0.6
+    allowed[:, 0] = True
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        same(q, k, v, attn_mask=allowed, is_causal=True)
+        same(q, k, v, attn_mask=torch.randn(5, 6), is_causal=True)
+    # Where only its plain form would serve, which refuses, the meaning is still the same.
+    found = ll.scaled_dot_product_attention(q[0], k[0], v[0, ..., :3], allowed, is_causal=True)
+    both = allowed & torch.ones(5, 6, dtype=torch.bool).tril()
+    expected = F.scaled_dot_product_attention(q[0], k[0], v[0, ..., :3], both)
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_dropout_of_one_leaves_nothing() -> None:
+    ours = [torch.randn(2, 3, 4, 8, requires_grad=True) for _ in range(3)]
+    same(*ours, dropout_p=1.0)
+    ll.scaled_dot_product_attention(*ours, dropout_p=1.0).sum().backward()
+    assert all(bool((x.grad == 0).all()) for x in ours)
+
+
+@pytest.mark.parametrize(("d", "e"), [(0, 8), (8, 0), (0, 0)])
+def test_no_channels(d: int, e: int) -> None:
+    q, k, v = torch.randn(2, 3, 5, d), torch.randn(2, 3, 6, d), torch.randn(2, 3, 6, e)
+    same(q, k, v)
+    same(q, k, v, scale=2.0)
+    same(q[0], k[0], v[0], is_causal=True)
+    same(q, k, v, attn_mask=torch.randn(5, 6))
+
+
+@pytest.mark.parametrize("scale", [math.nan, math.inf, -math.inf])
+def test_a_scale_that_is_not_finite_gives_what_is_no_number(scale: float) -> None:
+    q = torch.randn(2, 3, 5, 8)
+    with sdpa_kernel(SDPBackend.MATH):
+        assert F.scaled_dot_product_attention(q, q, q, scale=scale).isnan().all()
+    assert ll.scaled_dot_product_attention(q, q, q, scale=scale).isnan().all()
+
+
+def test_autocast_takes_a_mask_of_its_own_type_or_wider() -> None:
+    q, k = torch.randn(2, 3, 5, 8), torch.randn(2, 3, 6, 8)
+    mask = torch.randn(5, 6)
+    plain = F.scaled_dot_product_attention(q, k, k, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        for one in (mask, mask.bfloat16(), mask.half()):
+            found = ll.scaled_dot_product_attention(q, k, k, one)
+            assert found.dtype == torch.bfloat16
+            assert torch.allclose(found.float(), plain, atol=0.05)
+
+
+def test_the_signature_is_pytorchs() -> None:
+    documented = F.scaled_dot_product_attention.__doc__.split(" -> ")[0]
+    ours = inspect.signature(ll.scaled_dot_product_attention).parameters
+    assert all(f"{name}" in documented for name in ours)
+    by_name = [name for name, one in ours.items() if one.kind == one.KEYWORD_ONLY]
+    assert by_name == ["scale", "enable_gqa"]
+
+
+def sdpa(*shapes: tuple[int, ...], **options: object) -> Callable[[], object]:
+    return lambda: ll.scaled_dot_product_attention(*(torch.randn(s) for s in shapes), **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "call"),
+    [
+        (ShapeError, r"attn_mask has shape \(1, 5, 6\), .* \(..., i, j\) = \(5, 6\)",
+         sdpa((5, 8), (6, 8), (6, 8), attn_mask=torch.ones(1, 5, 6))),
+        (ShapeError, r"attn_mask has shape \(2, 4, 5, 6\)",
+         sdpa((4, 5, 8), (4, 6, 8), (4, 6, 8), attn_mask=torch.ones(2, 4, 5, 6) > 0)),
+        (ShapeError, r"attn_mask has shape \(1, 2, 4, 5, 6\)",
+         sdpa((2, 4, 5, 8), (2, 4, 6, 8), (2, 4, 6, 8), attn_mask=torch.ones(1, 2, 4, 5, 6))),
+        (ShapeError, r"attn_mask has shape \(5, 5\)",
+         sdpa((4, 5, 8), (4, 6, 8), (4, 6, 8), attn_mask=torch.ones(5, 5))),
+        (DtypeError, "attn_mask is torch.int64, expected bool, float32 or torch.float32",
+         sdpa((5, 8), (6, 8), (6, 8), attn_mask=torch.ones(5, 6, dtype=torch.int64))),
+        (DtypeError, "attn_mask is torch.float64",
+         sdpa((1, 1, 5, 8), (1, 1, 6, 8), (1, 1, 6, 8), attn_mask=torch.ones(5, 6).double())),
+        (DeviceError, "attn_mask is on meta, expected cpu",
+         sdpa((5, 8), (6, 8), (6, 8), attn_mask=torch.ones(5, 6, device="meta"))),
+        (OptionError, "dropout_p must be at least 0 and at most 1, found 1.5",
+         sdpa((5, 8), (6, 8), (6, 8), dropout_p=1.5)),
+        (OptionError, "dropout_p must be", sdpa((5, 8), (6, 8), (6, 8), dropout_p=-1.0)),
+        (OptionError, "dropout_p must be", sdpa((5, 8), (6, 8), (6, 8), dropout_p=math.nan)),
+        (ShapeError, "key has d = 1", sdpa((5, 0), (6, 1), (6, 8))),
+        (ShapeError, r"query must have at least 3 axes with enable_gqa=True, found \(5, 8\)",
+         sdpa((5, 8), (6, 8), (6, 8), enable_gqa=True)),
+        (ShapeError, "value has g = 3 heads .* divides query's h = 4",
+         sdpa((2, 4, 5, 8), (2, 2, 6, 8), (2, 3, 6, 8), enable_gqa=True)),
+        (ShapeError, "key has g = 0 heads",
+         sdpa((4, 5, 8), (0, 6, 8), (0, 6, 8), enable_gqa=True)),
+        (ShapeError, "leading axes that do not broadcast$",
+         sdpa((2, 4, 5, 8), (3, 2, 6, 8), (3, 2, 6, 8), enable_gqa=True)),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_named(
+    kind: type[Exception], words: str, call: Callable[[], object]
+) -> None:
+    with pytest.raises(kind, match=words):
+        call()
+
+
+def test_arguments_of_a_wrong_type_are_named(untyped: None) -> None:
+    x = torch.randn(4, 5, 8)
+    with pytest.raises(DtypeError, match=r"key must be a torch.Tensor, found NoneType"):
+        ll.scaled_dot_product_attention(x, None, x)
+    with pytest.raises(DtypeError, match=r"attn_mask must be a torch.Tensor, found list"):
+        ll.scaled_dot_product_attention(x, x, x, [[True]])
+    with pytest.raises(OptionError, match="scale must be a number, found 'a'"):
+        ll.scaled_dot_product_attention(x, x, x, scale="a")
 
 
 def test_gradients_agree() -> None:

@@ -7,10 +7,22 @@ import math
 import torch
 from torch import Tensor, nn
 
-from limelight.ops.attend import attend
-from limelight.ops.mask import Mask
+from limelight.ops.attend import attend, autocast, autocast_type
+from limelight.ops.mask import Mask, as_mask
 from limelight.ops.masks import causal
-from limelight.shapes import DtypeError, OptionError, ShapeError, shape_text
+from limelight.shapes import (
+    DtypeError,
+    OptionError,
+    ShapeError,
+    as_number,
+    check_broadcast,
+    check_groups,
+    check_number,
+    check_same_device,
+    check_size,
+    check_tensor,
+    shape_text,
+)
 
 
 def scaled_dot_product_attention(
@@ -20,6 +32,7 @@ def scaled_dot_product_attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
@@ -29,67 +42,122 @@ def scaled_dot_product_attention(
     added to the scores, `is_causal` is aligned upper-left, leading axes broadcast (`... h i d`; two
     axes are one head), and fewer key heads than query heads need `enable_gqa=True`.
 
+    Where PyTorch's own implementations differ, this is the one that gives an answer: `is_causal`
+    together with `attn_mask` means both, as in its fused CPU kernel (its plain form refuses). And
+    the one that says so if the answer is no number: a `scale` of NaN gives NaN, as in its plain
+    form (its fused kernel gives zeros).
+
     >>> import torch, limelight as ll
     >>> q, k, v = torch.randn(3, 2, 4, 5, 8)
     >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     >>> torch.allclose(ll.scaled_dot_product_attention(q, k, v, is_causal=True), theirs, atol=1e-5)
     True
     """
-    if is_causal and attn_mask is not None:
-        raise OptionError("attn_mask must be None when is_causal=True, found both")
     lead, query, key, value = _four_axes(query, key, value, enable_gqa)
     mask = causal(diagonal=0) if is_causal else None
     bias = None
     if attn_mask is not None:
-        attn_mask = _mask_to_four_axes(attn_mask, lead)
-        if attn_mask.dtype == torch.bool:
-            mask = attn_mask
+        attn_mask = _mask_to_four_axes(attn_mask, lead, query, key)
+        if attn_mask.dtype != torch.bool:
+            # A half type is autocast's; float32 stays, where the lowest number would become -∞.
+            bias = attn_mask if attn_mask.dtype == torch.float32 else autocast(attn_mask)
         else:
-            bias = attn_mask
-    output = attend(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout_p)
-    return output.reshape(*lead, *output.shape[-2:])
+            mask = attn_mask if mask is None else mask & as_mask(attn_mask)
+    channels = value.shape[-1]
+    query, key, value, scale = _usual_numbers(query, key, value, scale)
+    value, dropout = _usual_dropout("dropout_p", dropout_p, value)
+    output = attend(query, key, value, mask=mask, bias=bias, scale=scale, dropout=dropout)
+    return output[..., :channels].reshape(*lead, output.shape[-2], channels)
 
 
 def _four_axes(
     query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
 ) -> tuple[tuple[int, ...], Tensor, Tensor, Tensor]:
-    """The output's leading axes, and the three tensors as `b h i d`."""
+    """The output's leading axes, and the three tensors as `b h i d`, `b g j d`, `b g j e`."""
+    least = 3 if enable_gqa else 2
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if tensor.ndim < 2:
-            raise ShapeError(f"{name} must have at least 2 axes, found {shape_text(tensor)}")
-    if enable_gqa:
-        # Heads are not broadcast but grouped; everything before them must agree.
-        lead = tuple(query.shape[:-2])
-        query, key, value = (
-            tensor.reshape(-1, *tensor.shape[-3:]) for tensor in (query, key, value)
-        )
-        return lead, query, key, value
-    if query.shape[:-2] == key.shape[:-2] == value.shape[:-2] and query.ndim == 4:
-        return tuple(query.shape[:-2]), query, key, value
+        check_tensor(name, tensor)
+        if tensor.ndim < least:
+            where = " with enable_gqa=True" if enable_gqa else ""
+            found = shape_text(tensor)
+            raise ShapeError(f"{name} must have at least {least} axes{where}, found {found}")
+    check_size("key", key, -1, "d", query.shape[-1], "query")
+    # With enable_gqa the heads are not broadcast but grouped: each tensor has its own.
+    fits = query.shape[:-least] == key.shape[:-least] and key.shape[:-2] == value.shape[:-2]
+    if query.ndim == 4 and fits:  # nothing to do, as most often
+        return tuple(query.shape[:2]), query, key, value
     try:
-        lead = tuple(torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2]))
+        shared = torch.broadcast_shapes(*(one.shape[:-least] for one in (query, key, value)))
     except RuntimeError:
         raise ShapeError(
             f"query {shape_text(query)}, key {shape_text(key)} and value {shape_text(value)} "
-            "have leading axes that do not broadcast; grouped heads need enable_gqa=True"
+            "have leading axes that do not broadcast"
+            + ("" if enable_gqa else "; grouped heads need enable_gqa=True")
         ) from None
-    heads = lead[-1] if lead else 1
-    batch = math.prod(lead[:-1])
-    query, key, value = (
-        tensor.expand(*lead, *tensor.shape[-2:]).reshape(batch, heads, *tensor.shape[-2:])
-        for tensor in (query, key, value)
-    )
+    query, key, value = (one.expand(*shared, *one.shape[-least:]) for one in (query, key, value))
+    lead = tuple(query.shape[:-2])
+    query, key, value = (_one_batch_axis(one) for one in (query, key, value))
+    if enable_gqa:
+        key, value = _same_groups(query.shape[1], key, value)
     return lead, query, key, value
 
 
-def _mask_to_four_axes(attn_mask: Tensor, lead: tuple[int, ...]) -> Tensor:
-    if attn_mask.dtype != torch.bool and not attn_mask.is_floating_point():
-        raise DtypeError(f"attn_mask is {attn_mask.dtype}, expected bool or a floating type")
-    if attn_mask.ndim <= 4 and len(lead) == 2:
+def _one_batch_axis(table: Tensor) -> Tensor:
+    """`... h r c` as `b h r c`; without an axis for heads there is one."""
+    heads = table.shape[-3] if table.ndim > 2 else 1
+    return table.reshape(math.prod(table.shape[:-3]), heads, *table.shape[-2:])
+
+
+def _same_groups(h: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value with as many heads as each other: either may have any number that divides h."""
+    check_groups("key", key, h)
+    check_groups("value", value, h)
+    if key.shape[1] == value.shape[1]:
+        return key, value
+    key, value = (one.repeat_interleave(h // one.shape[1], dim=1) for one in (key, value))
+    return key, value
+
+
+def _mask_to_four_axes(
+    attn_mask: Tensor, lead: tuple[int, ...], query: Tensor, key: Tensor
+) -> Tensor:
+    _check_mask_kind("attn_mask", attn_mask, query)
+    check_broadcast("attn_mask", attn_mask, "... i j", (*lead, query.shape[2], key.shape[2]))
+    if len(lead) == 2:
         return attn_mask
-    rows, columns = attn_mask.shape[-2:] if attn_mask.ndim >= 2 else (1, attn_mask.shape[-1])
-    expanded = attn_mask.expand(*lead, rows, columns)
-    return expanded.reshape(math.prod(lead[:-1]), lead[-1] if lead else 1, rows, columns)
+    table = torch.atleast_2d(attn_mask)
+    return _one_batch_axis(table.expand(*lead, *table.shape[-2:]))
+
+
+def _check_mask_kind(name: str, mask: Tensor, query: Tensor) -> None:
+    check_tensor(name, mask)
+    check_same_device(name, mask, query, "query")
+    if autocast_type(mask) not in (torch.bool, torch.float32, autocast_type(query)):
+        raise DtypeError(
+            f"{name} is {mask.dtype}, expected bool, float32 or {query.dtype} as the query"
+        )
+
+
+def _usual_numbers(
+    query: Tensor, key: Tensor, value: Tensor, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor, float | None]:
+    """The same call with a finite scale and at least one channel, as `attend` wants it."""
+    if scale is not None:
+        scale = as_number("scale", scale, "a number")
+        if not -math.inf < scale < math.inf:
+            query, scale = query * scale, 1.0
+    if query.shape[-1] == 0:  # a sum over no channels is 0, whatever its scale
+        query, key, scale = nn.functional.pad(query, (0, 1)), nn.functional.pad(key, (0, 1)), 1.0
+    return query, key, value if value.shape[-1] else nn.functional.pad(value, (0, 1)), scale
+
+
+def _usual_dropout(name: str, chance: float, value: Tensor) -> tuple[Tensor, float]:
+    """The same call with a chance below 1, as `attend` wants it.
+
+    Where every weight is dropped, nothing is left of the values.
+    """
+    chance = check_number(name, chance, "at least 0 and at most 1", low=0.0, high=1.0)
+    return (value * 0.0, 0.0) if chance == 1 else (value, chance)
 
 
 class MultiheadAttention(nn.MultiheadAttention):
