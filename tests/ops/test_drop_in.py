@@ -260,3 +260,129 @@ def test_multihead_attention_without_a_batch_axis() -> None:
     x = torch.randn(6, 8)
     for found, expected in zip(ours(x, x, x), theirs(x, x, x), strict=True):
         assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("extra", [{}, {"add_bias_kv": True}, {"add_zero_attn": True}])
+@pytest.mark.parametrize(("i", "j"), [(5, 5), (3, 6), (7, 4)])
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_causal_hint_is_taken_as_the_original_takes_it(
+    extra: dict[str, bool], i: int, j: int, weights: bool, padded: bool
+) -> None:
+    theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True, **extra)
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    ours = ll.MultiheadAttention(16, 4, batch_first=True, **extra)
+    ours.load_state_dict(theirs.state_dict())
+    x, y = torch.randn(2, i, 16), torch.randn(2, j, 16)
+    causal = torch.ones(i, j, dtype=torch.bool).triu(1)
+    hidden = torch.zeros(2, j, dtype=torch.bool)
+    hidden[1, -1] = True
+    call = {"attn_mask": causal, "is_causal": True, "need_weights": weights}
+    call["key_padding_mask"] = hidden if padded else None
+    assert torch.allclose(ours(x, y, y, **call)[0], theirs(x, y, y, **call)[0], atol=1e-5)
+
+
+def test_one_tensor_may_be_both_masks() -> None:
+    theirs, ours = torch.nn.MultiheadAttention(16, 4), ll.MultiheadAttention(16, 4)
+    ours.load_state_dict(theirs.state_dict())
+    x, mask = torch.randn(5, 5, 16), torch.randn(5, 5)
+    call = {"attn_mask": mask, "key_padding_mask": mask}
+    assert torch.allclose(ours(x, x, x, **call)[0], theirs(x, x, x, **call)[0], atol=1e-5)
+
+
+def test_multihead_attention_may_drop_everything() -> None:
+    theirs = torch.nn.MultiheadAttention(16, 4, dropout=1.0)
+    ours = ll.MultiheadAttention(16, 4, dropout=1.0)
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.randn(5, 2, 16)
+    assert torch.allclose(ours(x, x, x)[0], theirs(x, x, x)[0], atol=1e-6)
+
+
+def bools(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.bool)
+
+
+WRONG: list[tuple[type[Exception], str, list[tuple[int, ...]], dict[str, object]]] = [
+    (ShapeError, r"key_padding_mask has shape \(2, 4\), expected \(b, j\) = \(2, 5\)",
+     [(2, 5, 16)], {"key_padding_mask": bools(2, 4)}),
+    (ShapeError, r"key_padding_mask has shape \(5\), expected \(b, j\) = \(2, 5\)",
+     [(2, 5, 16)], {"key_padding_mask": bools(5)}),
+    (ShapeError, r"key_padding_mask has shape \(2, 5\), expected \(j\) = \(5,\)",
+     [(5, 16)], {"key_padding_mask": bools(2, 5)}),
+    (DtypeError, "key_padding_mask is torch.uint8, expected bool",
+     [(2, 5, 16)], {"key_padding_mask": bools(2, 5).byte()}),
+    (ShapeError, r"attn_mask has shape \(5, 4\), expected \(i, j\) = \(5, 5\)",
+     [(2, 5, 16)], {"attn_mask": bools(5, 4)}),
+    (ShapeError, r"attn_mask has shape \(1, 5\)", [(2, 5, 16)], {"attn_mask": bools(1, 5)}),
+    (ShapeError, r"attn_mask has shape \(5\)", [(2, 5, 16)], {"attn_mask": bools(5)}),
+    (ShapeError, r"attn_mask has shape \(2, 5, 5\), expected \(b·h, i, j\) = \(8, 5, 5\)",
+     [(2, 5, 16)], {"attn_mask": bools(2, 5, 5)}),
+    (ShapeError, r"attn_mask has shape \(5, 4\)",
+     [(2, 5, 16)], {"attn_mask": bools(5, 4), "is_causal": True, "need_weights": False}),
+    (DtypeError, "attn_mask is torch.int64", [(2, 5, 16)], {"attn_mask": bools(5, 5).long()}),
+    (DtypeError, "attn_mask is torch.float64", [(2, 5, 16)], {"attn_mask": bools(5, 5).double()}),
+    (DeviceError, "attn_mask is on meta", [(2, 5, 16)], {"attn_mask": bools(5, 5).to("meta")}),
+    (ShapeError, r"query has shape \(2, 5, 8\), expected \(b, i, m\) = \(2, 5, 16\)",
+     [(2, 5, 8), (2, 5, 16), (2, 5, 16)], {}),
+    (ShapeError, r"key has shape \(2, 5, 8\), expected \(b, j, m\) = \(2, 5, 16\)",
+     [(2, 5, 16), (2, 5, 8), (2, 5, 16)], {}),
+    (ShapeError, r"key must have 3 axes \(b j m\), found 2",
+     [(2, 5, 16), (5, 16), (5, 16)], {}),
+    (ShapeError, r"key must have 2 axes \(j m\), found 3",
+     [(5, 16), (2, 5, 16), (2, 5, 16)], {}),
+    (ShapeError, r"key has shape \(1, 5, 16\), expected \(b, j, m\) = \(2, 5, 16\)",
+     [(2, 5, 16), (1, 5, 16), (1, 5, 16)], {}),
+    (ShapeError, r"value has shape \(2, 4, 16\), expected \(b, j, m\) = \(2, 5, 16\)",
+     [(2, 5, 16), (2, 5, 16), (2, 4, 16)], {}),
+    (ShapeError, "query must have 2 or 3 axes", [(16,)], {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "words", "shapes", "call"), WRONG)
+def test_multihead_attention_names_what_does_not_fit(
+    kind: type[Exception], words: str, shapes: list[tuple[int, ...]], call: dict[str, object]
+) -> None:
+    module = ll.MultiheadAttention(16, 4, batch_first=True)
+    given = [torch.randn(shape) for shape in shapes] * (3 if len(shapes) == 1 else 1)
+    with pytest.raises(kind, match=words):
+        module(*given, **call)
+
+
+def test_multihead_attention_names_an_input_of_another_type_than_the_weights() -> None:
+    module = ll.MultiheadAttention(16, 4, batch_first=True)
+    wide = torch.randn(2, 5, 16, dtype=torch.float64)
+    with pytest.raises(DtypeError, match=r"query is torch.float64, expected torch.float32"):
+        module(wide, wide, wide)
+    half = torch.randn(2, 5, 16, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert module(half, half, half)[0].dtype == torch.bfloat16
+
+
+COMPILED = """
+import torch, limelight as ll
+module = ll.MultiheadAttention(16, 4, batch_first=True)
+x, hidden = torch.randn(2, 5, 16), torch.zeros(2, 5, dtype=torch.bool)
+q, k, v = torch.randn(2, 4, 5, 8), torch.randn(1, 2, 6, 8), torch.randn(2, 1, 6, 8)
+
+def first(x):
+    return module(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
+
+def second(q):
+    allowed = torch.ones(5, 6, dtype=torch.bool)
+    call = dict(scale=0.3, is_causal=True, enable_gqa=True, attn_mask=allowed)
+    return ll.scaled_dot_product_attention(q, k, v, **call)
+
+for call, given in ((first, x), (second, q)):
+    for dynamic in (False, True):
+        torch.compiler.reset()
+        compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+        assert torch.allclose(compiled(given), call(given), atol=1e-6)
+print("well")
+"""
+
+
+def test_both_doors_compile_whole() -> None:
+    """In a process of its own: the type checks of the tests are not made to be compiled."""
+    ran = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert ran.stdout.strip() == "well", ran.stderr

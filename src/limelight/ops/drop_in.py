@@ -18,7 +18,9 @@ from limelight.shapes import (
     check_broadcast,
     check_groups,
     check_number,
+    check_rank,
     check_same_device,
+    check_shape,
     check_size,
     check_tensor,
     shape_text,
@@ -189,21 +191,28 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As the original's. `is_causal` there is a hint about `attn_mask`, which must be given."""
+        """As the original's, where `is_causal` is a hint that the given `attn_mask` is causal.
+
+        With `need_weights=False` and no `key_padding_mask` the original takes the hint at its word
+        and the mask for said: query i sees keys 0 ... i, so that the keys of `add_bias_kv` and
+        `add_zero_attn`, which come last, are hidden too. So it is here, and no mask is read.
+        """
         if is_causal and attn_mask is None:
             raise OptionError("is_causal=True needs attn_mask, as in torch.nn.MultiheadAttention")
+        self._check(query, key, value, key_padding_mask, attn_mask)
         batched = query.ndim == 3
         if not batched:
-            if query.ndim != 2:
-                raise ShapeError(f"query must have 2 or 3 axes, found {shape_text(query)}")
             query, key, value = query[None], key[None], value[None]
             key_padding_mask = None if key_padding_mask is None else key_padding_mask[None]
         elif not self.batch_first:
             query, key, value = (tensor.transpose(0, 1) for tensor in (query, key, value))
         q, k, v = self._project(query, key, value)
-        mask, bias = self._masks(key_padding_mask, attn_mask, q, k.shape[2])
-        chance = self.dropout if self.training else 0.0
-        heads = attend(q, k, v, mask=mask, bias=bias, dropout=chance)
+        if is_causal and key_padding_mask is None and not need_weights:
+            mask, bias = causal(diagonal=0), None
+        else:
+            mask, bias = self._masks(key_padding_mask, attn_mask, q, k.shape[2])
+        seen, chance = _usual_dropout("dropout", self.dropout if self.training else 0.0, v)
+        heads = attend(q, k, seen, mask=mask, bias=bias, dropout=chance)
         merged = heads.transpose(1, 2).flatten(2)
         output = nn.functional.linear(merged, self.out_proj.weight, self.out_proj.bias)
         weights = None
@@ -213,6 +222,48 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not batched:
             return output[0], None if weights is None else weights[0]
         return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _check(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None,
+        attn_mask: Tensor | None,
+    ) -> None:
+        """Raise a LimelightError unless the arguments fit one another and the weights."""
+        check_tensor("query", query)
+        if query.ndim not in (2, 3):
+            raise ShapeError(f"query must have 2 or 3 axes, found {shape_text(query)}")
+        axes = "n m" if query.ndim == 2 else "b n m" if self.batch_first else "n b m"
+        weight = self.out_proj.weight
+        sizes: dict[str, int] = {}  # as the first tensor with such an axis has them
+        for name, tensor, positions, width in (
+            ("query", query, "i", self.embed_dim),
+            ("key", key, "j", self.kdim),
+            ("value", value, "j", self.vdim),
+        ):
+            letters = axes.replace("n", positions)
+            check_rank(name, tensor, letters)
+            sizes["m"] = width
+            named = zip(letters.split(), tensor.shape, strict=True)
+            expected = tuple(sizes.setdefault(letter, size) for letter, size in named)
+            check_shape(name, tensor, letters, expected)
+            check_same_device(name, tensor, weight, "the weights")
+            if autocast_type(tensor) != autocast_type(weight):
+                found = f"{name} is {tensor.dtype}"
+                raise DtypeError(f"{found}, expected {weight.dtype} as the weights")
+        b, i, j = sizes.get("b", 1), sizes["i"], sizes["j"]
+        if key_padding_mask is not None:
+            _check_mask_kind("key_padding_mask", key_padding_mask, query)
+            letters, expected = ("j", (j,)) if query.ndim == 2 else ("b j", (b, j))
+            check_shape("key_padding_mask", key_padding_mask, letters, expected)
+        if attn_mask is not None:
+            _check_mask_kind("attn_mask", attn_mask, query)
+            if attn_mask.ndim == 3:
+                check_shape("attn_mask", attn_mask, "b·h i j", (b * self.num_heads, i, j))
+            else:
+                check_shape("attn_mask", attn_mask, "i j", (i, j))
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v as `b h n d`, with the extra keys of `add_bias_kv` and `add_zero_attn`."""
@@ -240,14 +291,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         """(allowed, added): here True *forbids* a key, as the original has it; floats are added."""
         allowed: Tensor | None = None
         added: Tensor | None = None
-        b, h = q.shape[:2]
-        for given in (key_padding_mask, attn_mask):
-            if given is None:
-                continue
-            if given is key_padding_mask:
-                table = given[:, None, None, :]
-            else:
-                table = given.unflatten(0, (b, h)) if given.ndim == 3 else given[None, None]
+        tables: list[Tensor] = []
+        if key_padding_mask is not None:
+            tables.append(key_padding_mask[:, None, None, :])
+        if attn_mask is not None:
+            by_head = attn_mask.ndim == 3
+            tables.append(attn_mask.unflatten(0, q.shape[:2]) if by_head else attn_mask[None, None])
+        for table in tables:
             extra = keys - table.shape[-1]  # bias_kv and zero keys are seen by everyone
             table = nn.functional.pad(table, (0, extra)) if extra else table
             if table.dtype == torch.bool:
