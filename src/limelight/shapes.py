@@ -125,16 +125,6 @@ def check_same_device(name: str, tensor: Tensor, like: Tensor, source: str) -> N
         raise DeviceError(f"{name} is on {tensor.device}, expected {like.device} as {source}")
 
 
-def as_number(name: str, value: float, expected: str) -> float:
-    """The value as a float, if it is a number at all; `expected` says in words which."""
-    try:
-        if isinstance(value, str | bool):  # float() would read a text, and take a bool for 0 or 1
-            raise TypeError
-        return float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise OptionError(f"{name} must be {expected}, found {value!r}") from None
-
-
 def check_number(
     name: str,
     value: float,
@@ -149,7 +139,11 @@ def check_number(
 
     `expected` says that in words.
     """
-    number = as_number(name, value, expected)
+    try:
+        # float() alone would also read a text, and take a bool for 0 or 1.
+        number = math.nan if isinstance(value, str | bool) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
     # Plain comparisons, which trace under torch.compile; false for NaN too.
     if not (low <= number <= high and above < number < below):
         raise OptionError(f"{name} must be {expected}, found {value!r}")

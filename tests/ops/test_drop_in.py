@@ -192,7 +192,7 @@ def test_arguments_of_a_wrong_type_are_named(untyped: None) -> None:
         ll.scaled_dot_product_attention(x, None, x)
     with pytest.raises(DtypeError, match=r"attn_mask must be a torch.Tensor, found list"):
         ll.scaled_dot_product_attention(x, x, x, [[True]])
-    with pytest.raises(OptionError, match="scale must be a number, found 'a'"):
+    with pytest.raises(OptionError, match="scale must be a finite number, found 'a'"):
         ll.scaled_dot_product_attention(x, x, x, scale="a")
 
 

@@ -14,7 +14,6 @@ from limelight.shapes import (
     DtypeError,
     OptionError,
     ShapeError,
-    as_number,
     check_broadcast,
     check_groups,
     check_number,
@@ -144,12 +143,11 @@ def _usual_numbers(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor, float | None]:
     """The same call with a finite scale and at least one channel, as `attend` wants it."""
-    if scale is not None:
-        scale = as_number("scale", scale, "a number")
-        if not -math.inf < scale < math.inf:
-            query, scale = query * scale, 1.0
+    if isinstance(scale, float) and not -math.inf < scale < math.inf:
+        query, scale = query * scale, 1.0
     if query.shape[-1] == 0:  # a sum over no channels is 0, whatever its scale
-        query, key, scale = nn.functional.pad(query, (0, 1)), nn.functional.pad(key, (0, 1)), 1.0
+        query, key = nn.functional.pad(query, (0, 1)), nn.functional.pad(key, (0, 1))
+        scale = 1.0 if scale is None else scale
     return query, key, value if value.shape[-1] else nn.functional.pad(value, (0, 1)), scale
 
 
