@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from formula_reader import follows
 
 import limelight as ll
 from limelight.models.tokens import Tokens
 from limelight.shapes import OptionError
 
 NAMES = [
-    "X", "W_Q", "W_K", "W_V", "W_O", "Q", "K", "V", "scores", "scaled", "masked", "weights",
-    "row sums", "weighted values", "heads", "concatenation", "output",
+    "X", "W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O", "b_O", "Q", "K", "V", "scores", "scaled",
+    "masked", "weights", "row sums", "weighted values", "heads", "concatenation", "output",
 ]  # fmt: skip
 
 
@@ -50,7 +53,7 @@ def test_steps_lead_from_x_to_the_layer_output():
     layer = ll.Attention(12, heads=4, kv_heads=2, bias="all")
     x = torch.randn(5, 12)
     steps = ll.steps(layer, x, head=3, mask=ll.causal())
-    assert [step.name for step in steps] == NAMES
+    assert [step.name for step in steps if step.name != "mask"] == NAMES
     concatenated = steps["concatenation"].value
     output = concatenated @ steps["W_O"].value + layer.output.bias
     torch.testing.assert_close(output.detach(), layer(x[None], mask=ll.causal())[0].detach())
@@ -62,7 +65,7 @@ def test_steps_lead_from_x_to_the_layer_output():
     later = torch.ones(5, 5, dtype=torch.bool).triu(1)
     expected = steps["scaled"].value.masked_fill(later, float("-inf"))
     torch.testing.assert_close(steps["masked"].value, expected)
-    assert "causal()" in steps["masked"].formula
+    assert "causal()" in steps["mask"].formula
 
 
 def test_the_output_follows_from_the_steps_in_training_too():
@@ -81,44 +84,135 @@ def test_formulas_name_what_entered():
     plain = ll.Attention(8, heads=2, bias="none", output=False)
     assert formulas(ll.steps(plain, x)) == ["X · W_Q", "X · W_K", "X · W_V", "concatenation"]
     inputs = ll.Attention(8, heads=2, bias="inputs")
-    assert formulas(ll.steps(inputs, x, rotation=ll.Rotary(4)(torch.arange(3)))) == [
-        "X · W_Q + bias, turned by position",
-        "X · W_K + bias, turned by position",
-        "X · W_V + bias",
+    turned = ll.steps(inputs, x, rotation=ll.Rotary(4)(torch.arange(3)))
+    swap = "where swap exchanges the halves of each row"
+    assert formulas(turned) == [
+        f"Q unturned ∘ cos + swap(Q unturned) ∘ sin, {swap}",
+        f"K unturned ∘ cos + swap(K unturned) ∘ sin, {swap}",
+        "X · W_V + b_V",
         "concatenation · W_O",
     ]
+    assert turned["K unturned"].formula == "X · W_K + b_K"
     across = ll.steps(ll.Attention(8, heads=2), x, memory=torch.randn(5, 8))
     assert formulas(across) == [
-        "X · W_Q + bias",
-        "memory · W_K + bias",
-        "memory · W_V + bias",
-        "concatenation · W_O + bias",
+        "X · W_Q + b_Q",
+        "memory · W_K + b_K",
+        "memory · W_V + b_V",
+        "concatenation · W_O + b_O",
     ]
     slices = ll.steps(ll.Attention(8, heads=2, heads_see="slice", bias="none"), x)
-    assert slices["K"].formula == "the head's slice of X · W_K"
+    assert slices["K"].formula == "X of the head · W_K"
+    assert slices["X of the head"].formula == "columns 0 to 3 of X"
 
 
-def test_a_file_says_what_entered_as_the_recording_does(tmp_path):
+def test_a_file_says_what_entered_and_what_it_cannot_give(tmp_path):
     config = ll.Config.llama(layers=1, width=8, heads=2, vocabulary=27, context=32)
     model = ll.Decoder(config)
     model.tokens = Tokens.characters("abcdefghijklmnopqrstuvwxyz")
     rec = ll.look("abc", model)
-    said = formulas(rec.steps(layer=0, head=0))
-    assert said == [
+    assert check_all(rec.steps(0, 1)) >= 11
+    rec.save(tmp_path / "x.safetensors")
+    again = ll.Recording.load(tmp_path / "x.safetensors").steps(0, 1)
+    assert formulas(again) == [
         "X · W_Q, turned by position",
         "X · W_K, turned by position",
         "X · W_V",
         "concatenation · W_O",
     ]
-    rec.save(tmp_path / "x.safetensors")
-    again = ll.Recording.load(tmp_path / "x.safetensors")
-    assert formulas(again.steps(layer=0, head=0)) == said
+    assert "W_Q" not in again
+    assert "stay with the model and are in no file" in again.missing
 
 
 def test_where_nobody_noted_what_entered_the_formulas_leave_it_open():
-    rec = ll.look("a few words", lens=ll.Lens(), heads=[0, 1])  # keeps no flows
-    said = rec.steps(layer=0, head=0)["Q"].formula
+    rec = replace(ll.look("a few words", heads=[0, 1]), flows=())
+    steps = rec.steps(layer=0, head=0)
+    said = steps["Q"].formula
     assert said == "X · W_Q, with bias and positions where the layer has them"
+    assert steps["heads"].formula == "weights · V of every recorded head"
+    assert "What entered the layer was not recorded" in steps.missing
+
+
+def check_all(steps, atol=1e-5):
+    """Every printed formula, applied to the printed steps, gives the printed numbers."""
+    told = 0
+    for step in steps:
+        if step.formula.startswith("weights · V of every"):
+            own = steps["weighted values"].value
+            assert any(torch.equal(head, own) for head in step.value)
+            continue
+        found = follows(steps, step.name)
+        if found is not None:
+            torch.testing.assert_close(found, step.value, atol=atol, rtol=1e-5, msg=step.name)
+            told += 1
+    return told
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bias": "none"},
+        {"bias": "inputs"},
+        {"bias": "all"},
+        {"bias": "all", "output": False},
+        {"bias": "all", "kv_heads": 2},
+        {"bias": "all", "value_rank": 3},
+        {"bias": "all", "heads_see": "slice"},
+        {"bias": "all", "scale": 0.123456789},
+    ],
+)
+@pytest.mark.parametrize("positions", ["none", "rotary", "alibi"])
+def test_every_formula_gives_its_numbers(options, positions):
+    torch.manual_seed(3)
+    layer = ll.Attention(16, heads=4, **options)
+    for one in layer.parameters():
+        torch.nn.init.normal_(one, std=0.5)
+    rotation = ll.Rotary(4)(torch.arange(6)) if positions == "rotary" else None
+    bias = ll.alibi(4) if positions == "alibi" else None
+    for head in range(4):
+        steps = ll.steps(
+            layer, torch.randn(6, 16), head=head, rotation=rotation, bias=bias, mask=ll.causal()
+        )
+        assert check_all(steps) >= 9
+        assert ("b_Q" in steps, "b_O" in steps) == (
+            options["bias"] != "none",
+            options["bias"] == "all" and options.get("output", True),
+        )
+        assert ("cos" in steps) == (positions == "rotary")
+        assert steps.missing == ""
+
+
+def test_every_formula_gives_its_numbers_across_texts_and_with_a_bias():
+    layer = ll.Attention(8, heads=2)
+    steps = ll.steps(layer, torch.randn(3, 8), memory=torch.randn(5, 8), bias=torch.randn(3, 5))
+    assert check_all(steps) >= 9
+    assert steps["masked"].formula == "scaled + bias"
+
+
+@pytest.mark.parametrize("model", ["minilm", "smollm2"])
+def test_every_formula_gives_its_numbers_on_a_trained_model(model):
+    rec = ll.look("The animal didn't cross the street because it was too tired.", model)
+    for layer in (rec.layer_numbers[0], 3, rec.layer_numbers[-1]):
+        for head in rec.head_numbers:
+            assert check_all(rec.steps(layer, head)) >= 9
+
+
+def test_the_biases_of_a_trained_model_are_steps():
+    rec = ll.look("The animal didn't cross the street because it was too tired.")
+    steps = rec.steps(3, 1)
+    without = steps["concatenation"].value @ steps["W_O"].value
+    assert (without - steps["output"].value).abs().max() > 0.1
+    torch.testing.assert_close(without + steps["b_O"].value, steps["output"].value)
+
+
+def test_some_heads_tell_all_but_what_is_made_of_all_heads():
+    whole = ll.look("a few words").steps(3, 1)
+    some = ll.look("a few words", heads=[1]).steps(3, 1)
+    absent = {"W_O", "b_O", "heads", "concatenation", "output"}
+    assert [one.name for one in some] == [one.name for one in whole if one.name not in absent]
+    for step in some:
+        torch.testing.assert_close(step.value, whole[step.name].value, atol=1e-5, rtol=1e-5)
+    assert "made of all heads, of which only some were recorded" in some.missing
+    assert some.missing in str(some)
 
 
 def test_cross_attention_and_text():

@@ -19,6 +19,9 @@ class Formulas(NamedTuple):
     key: str
     value: str
     output: str
+    unturned_query: str = ""
+    """Q before it is turned by its positions; empty where nothing is turned"""
+    unturned_key: str = ""
 
 
 UNKNOWN = Formulas(
@@ -30,6 +33,36 @@ UNKNOWN = Formulas(
 """What can be said where nobody noted what entered: the numbers hold it."""
 
 
+class Map(NamedTuple):
+    """One of the layer's maps, x · weight + bias."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def of_head(self, head: int) -> Map:
+        """Of one head, where there is one map for each."""
+        return Map(self.weight[head], None if self.bias is None else self.bias[head])
+
+
+class Maps(NamedTuple):
+    """All that a layer computes its Q, K, V and output with; the matrices are the model's own."""
+
+    query: Map
+    """h m d and h d"""
+    key: Map
+    """g m d and g d"""
+    value: Map
+    """g m e and g e"""
+    output: Map | None
+    """h·e m and m"""
+    rotation: Rotation | None
+    """cos and sin, `n d` each"""
+
+    def owner(self, head: int) -> int:
+        """The key/value head that a query head shares."""
+        return head // (self.query.weight.shape[0] // self.key.weight.shape[0])
+
+
 @dataclass(frozen=True, eq=False)
 class Flow:
     """What an attention layer did with one text."""
@@ -38,17 +71,11 @@ class Flow:
     """i m: the tokens that ask"""
     memory: Tensor | None
     """j m: the tokens asked, or None where these are x"""
-    output: Tensor
-    """i m: what the layer gave out"""
+    output: Tensor | None
+    """i m: what the layer gave out; None where not all heads, which it is made of, are recorded"""
     formulas: Formulas = UNKNOWN
-    w_query: Tensor | None = None
-    """h m d; the matrices stay with the model, so a recording read from a file has none"""
-    w_key: Tensor | None = None
-    """g m d"""
-    w_value: Tensor | None = None
-    """g m e"""
-    w_output: Tensor | None = None
-    """h·e m"""
+    maps: Maps | None = None
+    """they stay with the model, so a recording read from a file has none"""
 
 
 def flow_of(
@@ -59,46 +86,79 @@ def flow_of(
     rotation: Rotation | None,
 ) -> Flow:
     """What a layer did with one text, `1 i m`, kept without gradients."""
-    w_query, w_key, w_value = (matrix.detach() for matrix in input_matrices(layer))
     return Flow(
         x.detach()[0],
         None if memory is None else memory.detach()[0],
         output.detach()[0],
         _formulas(layer, memory, rotation),
-        w_query,
-        w_key,
-        w_value,
-        None if layer.output is None else layer.output.weight.detach().T,
+        _maps(layer, rotation),
     )
 
 
 @torch.no_grad()
-def input_matrices(layer: Attention) -> tuple[Tensor, Tensor, Tensor]:
-    """W^Q, W^K, W^V of each head, `h m d`, `g m d`, `g m e`, to be multiplied from the right.
+def _maps(layer: Attention, rotation: Rotation | None) -> Maps:
+    output = None
+    if layer.output is not None:
+        bias = layer.output.bias
+        output = Map(layer.output.weight.detach().T, None if bias is None else bias.detach())
+    turn = None if rotation is None else Rotation(rotation.cos[0, :, 0], rotation.sin[0, :, 0])
+    return Maps(*input_maps(layer), output, turn)
+
+
+@torch.no_grad()
+def input_maps(layer: Attention) -> tuple[Map, Map, Map]:
+    """The maps to Q, K and V of each head: weights `h m d`, `g m d`, `g m e`, biases `h d` ….
 
     With heads_see="slice" m is the m/h channels of the head's own slice; V_down·V_up is multiplied
     out where the value map is low-rank.
     """
-    d, e = layer.head_size, layer.value_size
-    if not isinstance(layer.inputs, nn.Linear):
-        query, key, value = layer.inputs.weight.split((d, d, e), dim=1)
-        return query.mT, key.mT, value.mT
-    h, g = layer.heads, layer.kv_heads
-    weight = layer.inputs.weight
-    query, key, value = weight.split((h * d, g * d, weight.shape[0] - (h + g) * d))
-    if layer.value_up is not None:
-        value = layer.value_up.weight @ value
-    return query.view(h, d, -1).mT, key.view(g, d, -1).mT, value.reshape(g, e, -1).mT
+    weight, bias = layer.inputs.weight.detach(), layer.inputs.bias
+    bias = None if bias is None else bias.detach()
+    h, g, d, e = layer.heads, layer.kv_heads, layer.head_size, layer.value_size
+    if isinstance(layer.inputs, nn.Linear):
+        sizes = (h * d, g * d, weight.shape[0] - (h + g) * d)
+        weights = list(weight.split(sizes))
+        biases = _parts(bias, sizes)
+        if layer.value_up is not None:
+            weights[2] = layer.value_up.weight @ weights[2]
+            biases[2] = None if biases[2] is None else layer.value_up.weight @ biases[2]
+        weights = [
+            one.view(n, -1, weight.shape[1]) for one, n in zip(weights, (h, g, g), strict=True)
+        ]
+    else:
+        weights = list(weight.split((d, d, e), dim=1))
+        biases = _parts(bias, (d, d, e))
+    query, key, value = (
+        Map(one.mT, None if added is None else added.view(one.shape[:2]))
+        for one, added in zip(weights, biases, strict=True)
+    )
+    return query, key, value
+
+
+def _parts(bias: Tensor | None, sizes: tuple[int, int, int]) -> list[Tensor | None]:
+    return [None, None, None] if bias is None else [*bias.split(sizes, dim=-1)]
 
 
 def _formulas(layer: Attention, memory: Tensor | None, rotation: Rotation | None) -> Formulas:
-    x = "X" if layer.heads_see == "all" else "the head's slice of X"
+    x = "X" if layer.heads_see == "all" else "X of the head"
     asked = x if memory is None else "memory"
-    bias = "" if layer.inputs.bias is None else " + bias"
-    turned = "" if rotation is None else ", turned by position"
+
+    def given(taken: str, which: str) -> str:
+        return f"{taken} · W_{which}" + ("" if layer.inputs.bias is None else f" + b_{which}")
+
     output = "concatenation"
     if layer.output is not None:
-        output += " · W_O" if layer.output.bias is None else " · W_O + bias"
-    return Formulas(
-        f"{x} · W_Q{bias}{turned}", f"{asked} · W_K{bias}{turned}", f"{asked} · W_V{bias}", output
+        output += " · W_O" if layer.output.bias is None else " · W_O + b_O"
+    plain = Formulas(given(x, "Q"), given(asked, "K"), given(asked, "V"), output)
+    if rotation is None:
+        return plain
+    return plain._replace(
+        query=_turned("Q unturned"),
+        key=_turned("K unturned"),
+        unturned_query=plain.query,
+        unturned_key=plain.key,
     )
+
+
+def _turned(name: str) -> str:
+    return f"{name} ∘ cos + swap({name}) ∘ sin, where swap exchanges the halves of each row"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,8 +118,7 @@ def _look_inside(
         head_numbers=chosen,
         queries=rows,
         query_text=target or "",
-        # Told for all heads, so only where all were recorded.
-        flows=notes.flows() if len(chosen) == model.config.heads else (),
+        flows=notes.flows(whole=len(chosen) == model.config.heads),
     )
 
 
@@ -170,8 +170,12 @@ class _Notes:
     def seen(self) -> list[Seen]:
         return [self._seen[module] for module in self.modules]
 
-    def flows(self) -> tuple[Flow, ...]:
-        return tuple(self._flows[module] for module in self.modules) if self.keep_flows else ()
+    def flows(self, *, whole: bool) -> tuple[Flow, ...]:
+        """Without the output unless all heads, which it is made of, were recorded as a `whole`."""
+        if not self.keep_flows:
+            return ()
+        kept = [self._flows[module] for module in self.modules]
+        return tuple(flow if whole else replace(flow, output=None) for flow in kept)
 
 
 def _attention_layers(model: Model) -> list[Attention]:

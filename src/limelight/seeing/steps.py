@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from limelight.layers.attention import Attention
 from limelight.layers.rotary import Rotation
-from limelight.ops import reference
 from limelight.ops.bias import Alibi
 from limelight.ops.mask import Mask
-from limelight.ops.problem import Problem, check_problem
+from limelight.ops.problem import check_problem
 from limelight.ops.sources import Call
-from limelight.seeing.flow import UNKNOWN, Flow, flow_of
+from limelight.seeing.flow import flow_of
+from limelight.seeing.head_steps import Attended, Step, tell
 from limelight.seeing.tokens import Token, plain_tokens
 from limelight.shapes import OptionError
 
@@ -24,27 +24,12 @@ if TYPE_CHECKING:
     from limelight.seeing.recording import Recording
 
 
-class Step(NamedTuple):
-    """One step: its name, how it comes about, its axes and its numbers."""
-
-    name: str
-    formula: str
-    axes: str
-    """the letters of the axes, such as "i d" """
-    value: Tensor
-
-    @property
-    def shape_text(self) -> str:
-        """The shape with its letters: `i d = 15 x 32`."""
-        sizes = " x ".join(str(size) for size in self.value.shape)
-        return f"{self.axes} = {sizes}"
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Steps:
     """The full computational flow of one head, step by step, with real numbers.
 
-    Iterate over it for the steps in order, or take one by name: `steps["weights"].value`.
+    Iterate over it for the steps in order, or take one by name: `steps["weights"].value`. Each
+    formula, applied to the steps that it names, gives the numbers of its step.
     """
 
     steps: tuple[Step, ...]
@@ -52,6 +37,8 @@ class Steps:
     queries: tuple[Token, ...]
     head: int
     layer: int | None = None
+    missing: str = ""
+    """in words, which steps cannot be given and why; empty where all are there"""
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
@@ -87,6 +74,8 @@ class Steps:
                 labels = [token.text for token in self.tokens]
             parts.append(f"{step.name}   {step.formula}   ({step.shape_text})")
             parts.append(_table(step.value, labels))
+        if self.missing:
+            parts.append(self.missing)
         return "\n\n".join(parts)
 
     __repr__ = __str__
@@ -129,9 +118,9 @@ def steps(
     with torch.no_grad():
         projected = layer.project(x, asked, rotation=rotation)
         problem = check_problem(*projected, mask=mask, bias=bias, scale=layer.scale)
-        told = _Attended.of(problem)
+        attended = Attended.of(problem)
         # From the steps' own numbers: the layer itself drops some of its weights in training.
-        output = told.concatenation.to(x.dtype)[None]
+        output = attended.concatenation.to(x.dtype)[None]
         if layer.output is not None:
             output = layer.output(output)
         flow = flow_of(layer, x, asked, output, rotation)
@@ -144,7 +133,8 @@ def steps(
     tokens = queries
     if asked is not None:
         tokens = plain_tokens([str(j) for j in range(asked.shape[1])])[1]
-    return Steps(_tell(problem, told, flow, head), tokens, queries, head)
+    told = tell(problem, attended, flow, head, head)
+    return Steps(told.steps, tokens, queries, head)
 
 
 def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
@@ -157,87 +147,8 @@ def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
     index = recording.layer_numbers.index(layer)
     flow = recording.flows[index] if recording.flows else None
     problem = seen.source.problem
-    told = _tell(problem, _Attended.of(problem), flow, position)
-    return Steps(told, recording.tokens, recording.queries, head, layer)
-
-
-class _Attended(NamedTuple):
-    """What all heads made of a call, by the reference."""
-
-    scores: Tensor
-    """h i j: what softmax takes"""
-    weights: Tensor
-    """h i j"""
-    heads: Tensor
-    """h i e: weights · V"""
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, problem: Problem) -> _Attended:
-        scores = reference.scores(problem)
-        weights, _ = reference.normalise(scores)
-        value = reference.wide(problem.value)
-        heads = reference.mix(weights, value, reference.allowed(problem))
-        return cls(scores[0], weights[0], heads[0])
-
-    @property
-    def concatenation(self) -> Tensor:
-        """The heads side by side: `i h·e`."""
-        return self.heads.transpose(0, 1).flatten(1)
-
-
-@torch.no_grad()
-def _tell(problem: Problem, attended: _Attended, flow: Flow | None, head: int) -> tuple[Step, ...]:
-    owner = head // (problem.query.shape[1] // problem.key.shape[1])
-    query, key, value = problem.query[0, head], problem.key[0, owner], problem.value[0, owner]
-    weights, similarity = attended.weights[head], query @ key.mT
-    formulas = UNKNOWN if flow is None else flow.formulas
-    told = [
-        *([] if flow is None else _inputs(flow, head, owner)),
-        Step("Q", formulas.query, "i d", query),
-        Step("K", formulas.key, "j d", key),
-        Step("V", formulas.value, "j e", value),
-        Step("scores", "Q · Kᵀ", "i j", similarity),
-        Step("scaled", f"scores · {problem.scale:.4g}", "i j", similarity * problem.scale),
-        Step("masked", _masked_formula(problem), "i j", attended.scores[head]),
-        Step("weights", "softmax of each row of masked", "i j", weights),
-        Step("row sums", "Σ_j weights_ij", "i", weights.sum(-1)),
-        Step("weighted values", "weights · V", "i e", attended.heads[head]),
-        Step("heads", "weights · V of every head", "h i e", attended.heads),
-        Step("concatenation", "the heads side by side", "i h·e", attended.concatenation),
-    ]
-    if flow is not None:
-        told.append(Step("output", formulas.output, "i m", flow.output))
-    return tuple(told)
-
-
-def _inputs(flow: Flow, head: int, owner: int) -> list[Step]:
-    told = [Step("X", "what the layer takes in", "i m", flow.x)]
-    if flow.memory is not None:
-        told.append(Step("memory", "what is looked at", "j m", flow.memory))
-    for name, matrix, one, axes in (
-        ("W_Q", flow.w_query, head, "m d"),
-        ("W_K", flow.w_key, owner, "m d"),
-        ("W_V", flow.w_value, owner, "m e"),
-    ):
-        if matrix is not None:
-            told.append(Step(name, "learned", axes, matrix[one]))
-    if flow.w_output is not None:
-        told.append(Step("W_O", "learned", "h·e m", flow.w_output))
-    return told
-
-
-def _masked_formula(problem: Problem) -> str:
-    parts = ["scaled"]
-    if problem.softcap:
-        parts = [f"{problem.softcap:g} · tanh(scaled / {problem.softcap:g})"]
-    if problem.bias is not None:
-        parts.append("+ bias")
-    if problem.slopes is not None:
-        parts.append("− slope · distance")
-    if problem.mask is not None:
-        parts.append(f", −∞ outside {problem.mask.name()}")
-    return " ".join(parts).replace(" ,", ",")
+    told = tell(problem, Attended.of(problem), flow, position, head)
+    return Steps(told.steps, recording.tokens, recording.queries, head, layer, told.missing)
 
 
 def _story(told: Steps, token: int) -> list[str]:
