@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import limelight as ll
 from limelight.seeing.record import look
 from limelight.seeing.recording import Recording
+from limelight.seeing.stored import checksum
 from limelight.seeing.tokens import place_tokens
 from limelight.shapes import FileError, OptionError, ShapeError
 
@@ -206,23 +208,27 @@ def test_a_file_keeps_masks(mask, tmp_path):
     assert torch.equal(one.layers[0].value_top.weights, two.layers[0].value_top.weights)
 
 
-def damage(path, change):
-    """Write the file anew with its document changed."""
+def rewrite(path, change):
+    """Write the file anew, something in it changed, with a checksum that fits."""
     tensors = load_file(path)
-    from safetensors import safe_open
-
     with safe_open(path, framework="pt") as file:
         header = file.metadata()
     document = json.loads(header["document"])
-    change(header, document, tensors)
-    header["document"] = json.dumps(document)
+    changed = change(header, document, tensors)
+    header["document"] = changed if isinstance(changed, str) else json.dumps(document)
+    header["checksum"] = checksum(header["document"], tensors)
     save_file(tensors, path, metadata=header)
 
 
-def test_a_file_without_formulas_is_read(rec, tmp_path):
+def test_a_file_of_version_1_is_read(rec, tmp_path):
     path = tmp_path / "seen.safetensors"
     rec.save(path)
-    damage(path, lambda header, document, tensors: document.pop("formulas"))
+
+    def older(header, document, tensors):
+        header["version"] = "1"
+        document.pop("formulas")
+
+    rewrite(path, older)
     steps = Recording.load(path).steps(3, 1)
     assert steps["V"].formula == "X · W_V, with bias where the layer has one"
     torch.testing.assert_close(steps["output"].value, rec.steps(3, 1)["output"].value)
@@ -232,11 +238,26 @@ def test_a_file_without_formulas_is_read(rec, tmp_path):
     ("change", "words"),
     [
         (lambda h, d, t: h.update(format="other"), "not a recording"),
-        (lambda h, d, t: h.update(version="99"), "version '99', expected at most 1"),
-        (lambda h, d, t: d.pop("tokens"), "damaged recording: 'tokens' is missing"),
-        (lambda h, d, t: t.pop("layers.2.lse"), "damaged recording"),
-        (lambda h, d, t: d["tokens"].pop(), "damaged recording: layer 0 was seen as"),
-        (lambda h, d, t: d.update(layers="no"), "damaged recording"),
+        (lambda h, d, t: h.update(version="99"), "version '99', expected at most 2.*newer"),
+        (lambda h, d, t: h.update(version=""), "damaged recording: version '', expected 1 or more"),
+        (lambda h, d, t: h.pop("version") and None, "damaged recording: version '', expected 1"),
+        (lambda h, d, t: h.update(version="0"), "damaged recording: version '0'"),
+        (lambda h, d, t: d.pop("tokens") and None, "damaged recording: 'tokens' is missing"),
+        (lambda h, d, t: t.pop("layers.2.lse").shape and None, "damaged recording"),
+        (lambda h, d, t: d["tokens"].pop() and None, "damaged recording: layer 0 was seen as"),
+        (lambda h, d, t: d.update(layers="no"), 'layers must be a list, found "no"'),
+        (lambda h, d, t: d["layers"].pop() and None, "it names 6 layers and holds 5"),
+        (lambda h, d, t: d.update(text=5), "damaged recording: text must be text, found 5"),
+        (lambda h, d, t: d.update(model=[1]), r"model must be text, found \[1\]"),
+        (lambda h, d, t: d.update(head_numbers=[True]), "head_numbers must be a whole number"),
+        (lambda h, d, t: d["made"].update(by=None), "made 'by' must be text, found null"),
+        (
+            lambda h, d, t: d["tokens"][0].__setitem__(0, None),
+            "text of tokens 0 must be text, found null",
+        ),
+        (lambda h, d, t: d["tokens"][3].append(1), "tokens 3 has 6 parts, expected text, start"),
+        (lambda h, d, t: d["layers"][0]["lens"].update(x=1), "its parts do not fit together"),
+        (lambda h, d, t: '{"text": ', "the document in its header is not JSON$"),
         (
             lambda h, d, t: t.update({"layers.0.source.key": torch.zeros(1, 12, 3, 32)}),
             "damaged recording: query and key are of",
@@ -246,7 +267,7 @@ def test_a_file_without_formulas_is_read(rec, tmp_path):
 def test_a_damaged_or_foreign_file_is_refused_in_words(rec, tmp_path, change, words):
     path = tmp_path / "seen.safetensors"
     rec.save(path)
-    damage(path, change)
+    rewrite(path, change)
     with pytest.raises(FileError, match=words):
         Recording.load(path)
 
@@ -256,9 +277,28 @@ def test_an_ending_counts_in_either_case(rec, tmp_path):
     assert Recording.load(tmp_path / "R.SAFETENSORS").tokens == rec.tokens
 
 
+def test_a_single_flipped_bit_anywhere_is_noticed(rec, tmp_path):
+    path = tmp_path / "seen.safetensors"
+    rec.save(path)
+    whole = path.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    header = 8 + int.from_bytes(whole[:8], "little")
+    places = torch.randint(header, len(whole), (60,), generator=generator).tolist()
+    places += torch.randint(0, header, (60,), generator=generator).tolist()
+    for place in places:
+        bit = 1 << place % 8
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        with pytest.raises(FileError, match=r"damaged|newer limelight|not a recording"):
+            Recording.load(path)
+    path.write_bytes(whole)
+    assert Recording.load(path).text == SENTENCE
+
+
 def test_files_that_are_none(rec, tmp_path):
     with pytest.raises(FileError, match="no such file"):
         Recording.load(tmp_path / "nothing.safetensors")
+    with pytest.raises(FileError, match="a folder, expected a recording"):
+        Recording.load(tmp_path)
     path = tmp_path / "seen.safetensors"
     rec.save(path)
     path.write_bytes(path.read_bytes()[:5000])

@@ -2,10 +2,12 @@
 
 What a recording holds is written as it is: the statistics; and, where the recording can recompute
 weights, the query, key and value they come from, or the weights themselves where those are smaller.
+A checksum over all of it is written beside, so that a damaged file is told from a whole one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -25,10 +27,11 @@ from limelight.seeing.flow import UNKNOWN, Flow, Formulas
 from limelight.seeing.recording import Recording
 from limelight.seeing.stored_masks import get_mask, put_mask
 from limelight.seeing.tokens import Token
-from limelight.shapes import FileError
+from limelight.shapes import FileError, LimelightError
 
 FORMAT = "limelight.recording"
-VERSION = 1
+VERSION = 2
+"""Files of version 1, which hold no checksum, are still read."""
 
 
 def write(recording: Recording, path: Path) -> None:
@@ -53,16 +56,19 @@ def write(recording: Recording, path: Path) -> None:
         "formulas": [flow.formulas for flow in recording.flows],
     }
     for number, flow in zip(recording.layer_numbers, recording.flows, strict=False):
-        tensors[f"flows.{number}.x"], tensors[f"flows.{number}.output"] = flow.x, flow.output
-        if flow.memory is not None:
-            tensors[f"flows.{number}.memory"] = flow.memory
+        parts = {"x": flow.x, "memory": flow.memory, "output": flow.output}
+        tensors |= {
+            f"flows.{number}.{name}": part for name, part in parts.items() if part is not None
+        }
+    # A tensor may be a view of another's storage; a file holds each on its own.
+    alone = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    said = json.dumps(document, ensure_ascii=False)
     header = {
         "format": FORMAT,
         "version": str(VERSION),
-        "document": json.dumps(document, ensure_ascii=False),
+        "document": said,
+        "checksum": checksum(said, alone),
     }
-    # A tensor may be a view of another's storage; a file holds each on its own.
-    alone = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with writing(path) as temporary:
         save_file(alone, temporary, metadata=header)
 
@@ -71,73 +77,123 @@ def read(path: Path) -> Recording:
     """Read what `write` wrote; anything else is refused in words."""
     from safetensors import SafetensorError, safe_open
 
+    if path.is_dir():
+        raise FileError(f"{path}: a folder, expected a recording (.safetensors)")
     if not path.is_file():
         raise FileError(f"{path}: no such file, expected a recording (.safetensors)")
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            _check_header(path, header)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            version = _version(path, header)
+            # copies: what is mapped from a file changes with it, after it was checked
+            names = list(file.keys())
+            tensors = {name: file.get_tensor(name).clone() for name in names}
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path}: damaged, or not a safetensors file: {error}") from error
     try:
-        return _build(json.loads(header["document"]), tensors)
+        if version > 1 and header["checksum"] != checksum(header["document"], tensors):
+            raise FileError("its content does not agree with its checksum")
+        return _build(_document(header["document"]), tensors)
     except KeyError as error:
         raise FileError(f"{path}: damaged recording: {error} is missing") from error
-    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+    except LimelightError as error:
         raise FileError(f"{path}: damaged recording: {error}") from error
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        raise FileError(f"{path}: damaged recording: its parts do not fit together") from error
 
 
-def _check_header(path: Path, header: Mapping[str, str]) -> None:
+def checksum(document: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the document and of every tensor's name, kind, shape and bytes."""
+    digest = hashlib.sha256(document.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _version(path: Path, header: Mapping[str, str]) -> int:
     if header.get("format") != FORMAT:
         raise FileError(f"{path}: a safetensors file, but not a recording")
     version = header.get("version", "")
-    if not version.isdecimal() or int(version) > VERSION:
+    if not (version.isascii() and version.isdecimal() and int(version)):
+        raise FileError(f"{path}: damaged recording: version {version!r}, expected 1 or more")
+    if int(version) > VERSION:
         raise FileError(
             f"{path}: a recording of version {version!r}, expected at most {VERSION}: "
             "it was written by a newer limelight"
         )
+    return int(version)
+
+
+def _document(said: str) -> dict[str, Any]:
+    try:
+        return _kind("document", json.loads(said), dict)
+    except json.JSONDecodeError as error:
+        raise FileError("the document in its header is not JSON") from error
+
+
+_WORDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "a map"}
+
+
+def _kind(name: str, value: Any, kind: type[Any]) -> Any:
+    """The value, which must be of this kind and no other: JSON's true is no number."""
+    if type(value) is not kind:
+        raise FileError(f"{name} must be {_WORDS[kind]}, found {json.dumps(value)[:40]}")
+    return value
+
+
+def _numbers(document: dict[str, Any], name: str) -> tuple[int, ...]:
+    return tuple(_kind(f"each of {name}", one, int) for one in _kind(name, document[name], list))
 
 
 def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
-    numbers = tuple(int(number) for number in document["layer_numbers"])
+    numbers = _numbers(document, "layer_numbers")
+    stored = _kind("layers", document["layers"], list)
+    if len(stored) != len(numbers):
+        raise FileError(f"it names {len(numbers)} layers and holds {len(stored)}")
     layers = tuple(
         _get_seen(f"layers.{number}", one, tensors)
-        for number, one in zip(numbers, document["layers"], strict=True)
+        for number, one in zip(numbers, stored, strict=True)
     )
     flows: tuple[Flow, ...] = ()
-    if document["flows"]:
-        # The first files of this version hold no formulas.
+    if _kind("flows", document["flows"], bool):
+        # The first files of version 1 hold no formulas.
         formulas = document.get("formulas", [UNKNOWN] * len(numbers))
         flows = tuple(
             Flow(
                 tensors[f"flows.{number}.x"],
                 tensors.get(f"flows.{number}.memory"),
-                tensors[f"flows.{number}.output"],
-                Formulas(*map(str, one)),
+                tensors.get(f"flows.{number}.output"),
+                Formulas(*(_kind("each formula", formula, str) for formula in one)),
             )
             for number, one in zip(numbers, formulas, strict=True)
         )
-    queries = document["queries"]
+    queries, made = document["queries"], _kind("made", document["made"], dict)
     return Recording(
-        text=document["text"],
-        tokens=_tokens(document["tokens"]),
+        text=_kind("text", document["text"], str),
+        tokens=_tokens("tokens", document["tokens"]),
         layers=layers,
-        model=document["model"],
-        made=document["made"],
+        model=_kind("model", document["model"], str),
+        made={name: _kind(f"made {name!r}", one, str) for name, one in made.items()},
         layer_numbers=numbers,
-        head_numbers=tuple(int(number) for number in document["head_numbers"]),
-        queries=() if queries is None else _tokens(queries),
-        query_text=document["query_text"],
+        head_numbers=_numbers(document, "head_numbers"),
+        queries=() if queries is None else _tokens("queries", queries),
+        query_text=_kind("query_text", document["query_text"], str),
         flows=flows,
     )
 
 
-def _tokens(rows: list[list[Any]]) -> tuple[Token, ...]:
-    return tuple(
-        Token(str(text), int(start), int(end), int(word), bool(special))
-        for text, start, end, word, special in rows
-    )
+def _tokens(name: str, rows: Any) -> tuple[Token, ...]:
+    kinds = {"text": str, "start": int, "end": int, "word": int, "special": bool}
+    tokens: list[Token] = []
+    for place, row in enumerate(_kind(name, rows, list)):
+        if len(_kind(f"{name} {place}", row, list)) != len(kinds):
+            raise FileError(f"{name} {place} has {len(row)} parts, expected {', '.join(kinds)}")
+        parts = zip(kinds.items(), row, strict=True)
+        tokens.append(
+            Token(*(_kind(f"{part} of {name} {place}", one, kind) for (part, kind), one in parts))
+        )
+    return tuple(tokens)
 
 
 def _put_seen(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str, Any]:
