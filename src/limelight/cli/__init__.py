@@ -8,7 +8,9 @@ def main() -> None:
     import sys
 
     from limelight.cli.app import app
+    from limelight.printing import print_what_can_be_printed
 
+    print_what_can_be_printed()
     try:
         app()
     except ValueError as error:

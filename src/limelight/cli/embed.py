@@ -33,7 +33,7 @@ def embed(
         _write_npy(vectors, target)
     else:
         _write_parquet(texts, vectors, target)
-    typer.echo(f"{target}: {vectors.shape[0]} × {vectors.shape[1]}")
+    print(f"{target}: {vectors.shape[0]} × {vectors.shape[1]}")
 
 
 def _target(file: Path, output: Path | None) -> Path:

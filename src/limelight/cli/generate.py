@@ -54,7 +54,7 @@ def generate(
 
         answer = write(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed)
         found = {"prompt": asked, "text": answer.text, "ids": answer.ids, "ended": answer.ended}
-        typer.echo(dumps(found, ensure_ascii=False))
+        print(dumps(found, ensure_ascii=False))
         return
     # Asked for before anything is printed: a prompt that does not fit the model is refused here.
     pieces = (
@@ -63,10 +63,10 @@ def generate(
         else stream(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed)
     )
     if isinstance(writer, Decoder) and not chat:
-        typer.echo(prompt, nl=False)
+        print(prompt, end="", flush=True)
     for piece in pieces:
-        typer.echo(piece, nl=False)
-    typer.echo()
+        print(piece, end="", flush=True)
+    print()
 
 
 def _beam(beams: int, drawing: Sampling, seed: int | None) -> Beam:

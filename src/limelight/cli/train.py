@@ -14,7 +14,7 @@ def train(
         bool, typer.Option("--resume", help="Go on from the newest checkpoint of the run.")
     ] = False,
 ) -> None:
-    """Train a language model on text, or an encoder–decoder on pairs.
+    """Train a language model on text, or an encoder-decoder on pairs.
 
     Under torchrun (torchrun --nproc-per-node 2 -m limelight train CONFIG) the processes share it.
     """

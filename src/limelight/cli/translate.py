@@ -10,7 +10,7 @@ import typer
 
 def translate(
     checkpoint: Annotated[
-        Path, typer.Argument(help="A checkpoint of an encoder–decoder, or the folder of its run.")
+        Path, typer.Argument(help="A checkpoint of an encoder-decoder, or the folder of its run.")
     ],
     text: Annotated[
         list[str] | None,

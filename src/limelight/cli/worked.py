@@ -27,9 +27,7 @@ def worked(
         from json import dumps
 
         tables = {step.name: step.table.tolist() for step in steps}
-        typer.echo(
-            dumps({"tokens": found.tokens, "steps": tables, "slips": [vars(s) for s in slips]})
-        )
+        print(dumps({"tokens": found.tokens, "steps": tables, "slips": [vars(s) for s in slips]}))
         return
 
     from rich.console import Console
