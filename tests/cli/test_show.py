@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,4 +134,50 @@ def test_a_file_that_is_not_text_is_refused() -> None:
 
 
 def test_one_word_has_no_links_and_is_shown_all_the_same() -> None:
-    assert show("hello").output.startswith("Layer 0 head 0: no link beyond neighbouring words.")
+    said = show("hello").output
+    assert said.startswith("Layer 0 head 0: no link beyond neighbouring words.")
+    assert "Chosen by" not in said
+
+
+def test_where_no_link_was_chosen_json_names_none() -> None:
+    found = json.loads(show("hello", "--json").output)
+    assert (found["link"], found["rule"]) == (None, None)
+    assert (found["layer"], found["head"]) == (0, 0)
+    assert len(found["weights"]) == 3
+
+
+def test_the_rule_names_the_heads_it_chose_among() -> None:
+    assert "greatest over all heads;" in " ".join(show(SENTENCE).output.split())
+    said = show(SENTENCE, "--layer", "3").output
+    assert "greatest over the heads of layer 3;" in " ".join(said.split())
+    found = json.loads(show(SENTENCE, "--head", "7", "--json").output)
+    assert "greatest over head 7 of all layers;" in found["rule"]
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_said() -> None:
+    Path("folder.html").mkdir()
+    for path, reason in (("/proc/x.html", "cannot be written"), ("folder.html", "it is a folder")):
+        with pytest.raises(LimelightError, match=reason):
+            show(SENTENCE, "--html", path, "--model", "nowhere")
+
+
+def in_ascii(*words: str) -> str:
+    """What a command prints to a terminal that knows nothing but ASCII."""
+    surroundings = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    command = [sys.executable, "-m", "limelight", *words]
+    done = subprocess.run(command, env=surroundings, capture_output=True, check=False)
+    assert done.stderr == b""
+    return done.stdout.decode("ascii")
+
+
+def test_an_ascii_terminal_is_enough() -> None:
+    said = " ".join(in_ascii("show", "Naïve café owners → “pay” 日本 −1 × 2…").split())
+    assert "(weight - what its key gets on average) x log2(distance in words)" in said
+    assert "cafe" in said
+    worked = in_ascii("worked")
+    assert "softmax(Q*K^T / sqrt d) * V" in worked
+
+
+@pytest.mark.parametrize("command", [[], ["show"], ["worked"], ["train"], ["translate"], ["embed"]])
+def test_help_is_ascii(command: list[str]) -> None:
+    assert "Usage" in in_ascii(*command, "--help")

@@ -103,3 +103,31 @@ def test_a_long_text_is_pooled_to_the_width() -> None:
         "     head  0  ",
         " layer  0  ██ ",
     ]
+
+
+@pytest.mark.parametrize(("tokens", "cell"), [(20, 3), (31, 2), (48, 1), (60, 1)])
+def test_columns_are_numbered_however_narrow_they_are(tokens: int, cell: int) -> None:
+    recording = Recording.of_weights([torch.eye(tokens)[None]], [f"t{k}" for k in range(tokens)])
+    ruler, first, *_ = printed(terminal.heat_map(recording, 0, 0)).splitlines()
+    numbers = [int(one) for one in ruler.split()]
+    assert numbers == list(range(0, tokens, 1 if cell == 3 else 5))
+    for number in numbers:
+        above = ruler[first.index("█") + number * cell :]
+        assert above.split()[0] == str(number)
+        assert above.index(str(number)) < cell
+
+
+def test_pooled_columns_are_numbered_by_their_first_token() -> None:
+    recording = Recording.of_weights([torch.eye(500)[None]], [f"t{k}" for k in range(500)])
+    ruler, *_ = printed(terminal.heat_map(recording, 0, 0)).splitlines()
+    numbers = [int(one) for one in ruler.split()]
+    assert numbers[:3] == [0, 35, 71]
+    assert numbers[-1] > 400
+
+
+def test_ascii_labels_keep_their_width() -> None:
+    words = ["naïve", "日本", "x→y", "e\u0301a"]
+    picture = terminal.HeatMap(torch.eye(4), words, words)
+    lines = printed(picture, encoding="ascii").splitlines()[1:5]
+    assert [line[4:9] for line in lines] == ["naive", "???? ", "x?y  ", "ea   "]
+    assert len({columns(line) for line in lines}) == 1

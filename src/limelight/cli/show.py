@@ -37,42 +37,49 @@ def show(
     """Show what a model attends to in a text: the most telling link, a heat map, and a page.
 
     Without --layer and --head the link is chosen that is strong, reaches far, and goes to a
-    token that is not looked at by everyone: greatest (weight − what the token gets on average)
-    × log2(distance in words), sinks and punctuation set apart.
+    token that is not looked at by everyone: greatest (weight - what the token gets on average)
+    * log2(distance in words), sinks and punctuation set apart.
     """
-    _check_endings(html, png)
+    if html is None and not json:
+        html = Path("attention.html")
+    _check_files(html, png)
     words = _read(text, file)
 
     from limelight.models.pretrained import load
     from limelight.seeing.windows import look_in_windows
     from limelight.views import save
+    from limelight.views.telling import opening, rule
 
     found = look_in_windows(load(model), words, stride)
     best, link = _best(found, layer, head)
+    shown = opening(best.recording, layer, head) if link is None else link
     if json:
-        _print_json(best, link, len(found))
+        _print_json(best, link, shown, len(found), rule(layer, head))
     else:
-        html = html or Path("attention.html")
-        _print(best, link, found, chosen=layer is None or head is None)
+        _print(best, link, shown, found, rule(layer, head) if None in (layer, head) else None)
     for path in (html, png):
         if path is not None:
-            save(best.recording, path, link.layer, link.head)
+            save(best.recording, path, shown.layer, shown.head)
             if not json:
-                typer.echo(f"Wrote {path} ({path.stat().st_size / 1000:,.0f} kB).")
+                print(f"Wrote {path} ({path.stat().st_size / 1000:,.0f} kB).")
 
 
-def _check_endings(html: Path | None, png: Path | None) -> None:
-    """Say what is wrong with a file name before the model runs, not after."""
+def _check_files(html: Path | None, png: Path | None) -> None:
+    """Say what is wrong with a file before the model runs, not after."""
+    from limelight.files import check_writable
     from limelight.shapes import OptionError
 
     for option, path, known in (
         ("--html", html, (".html", ".htm")),
         ("--png", png, (".png", ".svg", ".pdf")),
     ):
-        if path is not None and path.suffix.lower() not in known:
+        if path is None:
+            continue
+        if path.suffix.lower() not in known:
             raise OptionError(f"{option} must end in {' or '.join(known)}, found {path.name!r}")
-        if path is not None and not path.absolute().parent.is_dir():
+        if not path.absolute().parent.is_dir():
             raise OptionError(f"{option} {path}: there is no folder {path.parent}")
+        check_writable(path)
 
 
 def _read(text: str | None, file: Path | None) -> str:
@@ -94,46 +101,51 @@ def _read(text: str | None, file: Path | None) -> str:
     return EXAMPLE if text is None else text
 
 
-def _best(found: list[Window], layer: int | None, head: int | None) -> tuple[Window, Link]:
-    """The window with the most telling link, and that link."""
-    from limelight.views.telling import opening, telling
+def _best(found: list[Window], layer: int | None, head: int | None) -> tuple[Window, Link | None]:
+    """The window with the most telling link, and that link, where there is one."""
+    from limelight.views.telling import most_telling, telling
 
-    links = [opening(window.recording, layer, head) for window in found]
-    values = [telling(one.recording, link) for one, link in zip(found, links, strict=True)]
+    links = [most_telling(window.recording, layer, head) for window in found]
+    values = [
+        0.0 if link is None else telling(window.recording, link)
+        for window, link in zip(found, links, strict=True)
+    ]
     place = values.index(max(values))
     return found[place], links[place]
 
 
-def _said(recording: Recording, link: Link) -> str:
+def _said(recording: Recording, link: Link | None, shown: Link) -> str:
     from limelight.views.labels import visible
-    from limelight.views.telling import telling
 
-    if telling(recording, link) == 0:
-        return f"Layer {link.layer} head {link.head}: no link beyond neighbouring words."
+    where = f"Layer {shown.layer} head {shown.head}"
+    if link is None:
+        return f"{where}: no link beyond neighbouring words."
     asker = visible(recording.queries[link.query].text, 40)
     answer = visible(recording.tokens[link.key].text, 40)
-    return f'Layer {link.layer} head {link.head} ties "{asker}" to "{answer}" ({link.weight:.3f}).'
+    return f'{where} ties "{asker}" to "{answer}" ({link.weight:.3f}).'
 
 
-def _print(best: Window, link: Link, found: list[Window], *, chosen: bool) -> None:
+def _print(
+    best: Window, link: Link | None, shown: Link, found: list[Window], chosen_by: str | None
+) -> None:
     from rich.console import Console
 
     from limelight.views import terminal
-    from limelight.views.telling import RULE
 
     console = Console(highlight=False, markup=False, emoji=False)
     recording = best.recording
-    console.print(_said(recording, link), style="bold")
-    if chosen:
-        console.print(f"Chosen by {RULE}.", style="dim")
+    console.print(_said(recording, link, shown), style="bold")
+    if chosen_by is not None and link is not None:
+        console.print(f"Chosen by {chosen_by}.", style="dim")
     for line in _extent(best, found):
         console.print(line)
     console.print()
-    console.print(terminal.heat_map(recording, link.layer, link.head, mark=link.query))
+    mark = None if link is None else link.query
+    console.print(terminal.heat_map(recording, shown.layer, shown.head, mark=mark))
     console.print("\nStrongest links:", style="bold")
     console.print(terminal.strongest_links(recording, 6))
     console.print("\nAll heads, by their strongest weight:", style="bold")
-    console.print(terminal.all_heads(recording, (link.layer, link.head)))
+    console.print(terminal.all_heads(recording, (shown.layer, shown.head)))
     console.print()
 
 
@@ -152,13 +164,14 @@ def _extent(best: Window, found: list[Window]) -> list[str]:
     return []
 
 
-def _print_json(best: Window, link: Link, windows: int) -> None:
+def _print_json(best: Window, link: Link | None, shown: Link, windows: int, rule: str) -> None:
     from json import dumps
 
-    from limelight.views.telling import RULE
-
     recording = best.recording
-    strongest = [one._asdict() for one in recording.strongest(10).links]
+    told = None
+    if link is not None:
+        asks, answers = recording.queries[link.query].text, recording.tokens[link.key].text
+        told = {**link._asdict(), "asks": asks, "answers": answers}
     found = {
         "model": recording.model,
         "text": recording.text,
@@ -169,14 +182,13 @@ def _print_json(best: Window, link: Link, windows: int) -> None:
             "total": best.total,
             "windows": windows,
         },
-        "link": {
-            **link._asdict(),
-            "asks": recording.queries[link.query].text,
-            "answers": recording.tokens[link.key].text,
-        },
-        "rule": RULE,
-        "strongest": strongest,
-        "weights": recording.weights(link.layer, link.head).tolist(),
+        # null where no link goes beyond neighbouring words: then nothing was chosen by the rule
+        "link": told,
+        "rule": None if link is None else rule,
+        "strongest": [one._asdict() for one in recording.strongest(10).links],
+        "layer": shown.layer,
+        "head": shown.head,
+        "weights": recording.weights(shown.layer, shown.head).tolist(),
     }
     # ASCII, so that no token can reach a terminal as anything but text
-    typer.echo(dumps(found))
+    print(dumps(found))

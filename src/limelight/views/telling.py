@@ -11,11 +11,21 @@ from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
 from limelight.seeing.recording import Link, Recording
 
-RULE = (
-    "(weight − what its key gets on average) × log₂(distance in words), greatest over all "
-    "heads; special tokens, punctuation and sinks set apart"
-)
-"""The rule of `most_telling`, in words."""
+
+def rule(layer: int | None = None, head: int | None = None) -> str:
+    """The rule of `most_telling`, in words.
+
+    >>> rule(layer=3).split("; ")[0].split(", ")[-1]
+    'greatest over the heads of layer 3'
+    """
+    if layer is None:
+        among = "all heads" if head is None else f"head {head} of all layers"
+    else:
+        among = f"the heads of layer {layer}" if head is None else f"layer {layer} head {head}"
+    return (
+        "(weight − what its key gets on average) × log₂(distance in words), greatest over "
+        f"{among}; special tokens, punctuation and sinks set apart"
+    )
 
 
 def most_telling(

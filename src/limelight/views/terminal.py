@@ -16,6 +16,7 @@ from rich.style import Style
 from rich.text import Text
 from torch import Tensor
 
+from limelight.printing import ascii_form
 from limelight.seeing.recording import Recording
 from limelight.views.colours import DARK, LIGHT, shade
 from limelight.views.labels import columns as width_of
@@ -89,8 +90,7 @@ class HeatMap:
         cell = 3 if 3 * len(self.columns) <= room else 2 if 2 * len(self.columns) <= room else 1
         weights = self._pooled(room)
         whole = weights.shape == self.weights.shape
-        if whole and cell > 1:
-            yield Text(" " * (label + 4) + self._numbers(cell), style="dim")
+        yield Text(" " * (label + 4) + self._ruler(cell, weights.shape[1]), style="dim")
         peak = float(weights.max()) if weights.numel() else 0.0
         ink = _Ink.of(console)
         for place, row in enumerate(weights.tolist()):
@@ -108,12 +108,22 @@ class HeatMap:
             shown[:, column] = 0.0
         return _coarser(_coarser(shown, _MOST_ROWS).T, max(room, 1)).T
 
-    def _numbers(self, cell: int) -> str:
-        return "".join(f"{column % 100:>2} "[:cell] for column in range(len(self.columns)))
+    def _ruler(self, cell: int, count: int) -> str:
+        """The numbers of the columns: all where they have room, else every fifth."""
+        total, line = len(self.columns), ""
+        for place in range(0, count, 1 if cell == 3 and total <= 100 else 5):
+            number = str(place * total // count)
+            start = place * cell
+            start += cell == 3 and len(number) == 1  # units stand under one another
+            # the last number may reach over the map's edge, where two columns are left
+            if start + len(number) <= count * cell + 2:
+                line += " " * (start - len(line)) + number
+        return line
 
     def _row_label(self, place: int, count: int, whole: bool, label: int) -> str:
         token = place if whole else place * len(self.rows) // count
-        return f"{token:>3} {fit(self.rows[token], label)} "[: label + 4] if label else ""
+        number = f"{token:>3}"
+        return f"{number} {fit(self.rows[token], label + 3 - len(number))}"
 
     def _legend(self, ink: _Ink, peak: float, label: int, whole: bool) -> Iterator[Text]:
         line = Text(" " * (label + 4) + "0 ", style="dim")
@@ -126,6 +136,13 @@ class HeatMap:
         if self.apart and whole:
             names = ", ".join(f"{column}" for column in sorted(self.apart)[:8])
             yield Text(f"{' ' * (label + 4)}set apart: columns {names}", style="dim")
+
+
+def _narrow(character: str) -> str:
+    """A character in ASCII that takes the same columns."""
+    width = width_of(character)
+    form = "~" if character == "…" else ascii_form(character)
+    return form if len(form) == width else "?" * width
 
 
 def _coarser(table: Tensor, most: int) -> Tensor:
@@ -206,8 +223,8 @@ class _Ink:
         return cls(colour, (console.encoding or "").lower().startswith("utf"))
 
     def spell(self, text: str) -> str:
-        """The text in letters that this console can write, a mark for each that it cannot."""
-        return text if self.unicode else text.replace("…", "~").encode("ascii", "replace").decode()
+        """The text in letters that this console can write, each as wide as it was."""
+        return text if self.unicode else "".join(map(_narrow, text))
 
     def cell(self, value: float, width: int, *, blank: bool = False) -> Text:
         """A value in [0, 1] as `width` columns."""
