@@ -8,6 +8,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
+def said_at_pixel(page: Page, row: int, column: int, rows: int, columns: int) -> str:
+    """The same where there are so many cells that they are one picture."""
+    box = page.locator("svg.heatmap image").bounding_box()
+    assert box is not None
+    x = box["x"] + (column + 0.5) * box["width"] / columns
+    page.mouse.move(x, box["y"] + (row + 0.5) * box["height"] / rows)
+    return page.locator(".tip").inner_text()
+
+
 def said_at(page: Page, row: int, column: int, columns: int) -> str:
     """Point at a cell and read what is said about it."""
     page.locator("svg.heatmap .cells rect").nth(row * columns + column).hover(force=True)

@@ -190,11 +190,36 @@ def test_pictures_are_saved_as_svg_and_png(sentence: Recording, opened: Open) ->
                 assert saved.startswith(b"\x89PNG")
                 assert len(saved) > 3_000
             else:
-                assert ElementTree.fromstring(saved).tag.endswith("svg")
+                drawn = ElementTree.fromstring(saved)
+                assert drawn.tag.endswith("svg")
+                titles = [one.text or "" for one in drawn.iter() if one.get("class") == "title"]
+                assert [one.split(" · ")[::2] for one in titles] == [["minilm", "layer 3, head 1"]]
             if card != "heads" and ending == "SVG":
                 assert "animal" in saved.decode()
 
 
-def test_a_phone_needs_no_sideways_scrolling(sentence: Recording, opened: Open) -> None:
-    page = opened(sentence, viewport={"width": 360, "height": 740})
-    assert page.evaluate("document.scrollingElement.scrollWidth") <= 360
+@pytest.mark.parametrize("width", [360, 400, 1280])
+def test_nothing_needs_sideways_scrolling_with_all_open(
+    sentence: Recording, opened: Open, width: int
+) -> None:
+    page = opened(sentence, viewport={"width": width, "height": 740})
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+    page.locator("details.every summary").click()
+    assert page.get_by_text("query × key").is_visible()
+    assert page.evaluate("document.scrollingElement.scrollWidth") <= width
+    card = page.locator(".card.steps-card").bounding_box()
+    assert card is not None
+    assert card["x"] + card["width"] <= width
+
+
+def test_on_a_phone_what_goes_on_sideways_fades_and_the_steps_fit(
+    sentence: Recording, opened: Open
+) -> None:
+    page = opened(sentence, viewport={"width": 400, "height": 740})
+    heads = page.locator(".card.heads .scrolls")
+    assert heads.get_attribute("data-more") is not None
+    heads.evaluate("frame => { frame.scrollLeft = 9999; }")
+    page.wait_for_function("frame => !frame.hasAttribute('data-more')", arg=heads.element_handle())
+    steps = page.locator(".card.steps-card .scrolls").first
+    assert steps.evaluate("frame => frame.scrollWidth - frame.clientWidth") <= 0
+    assert page.get_by_role("columnheader", name="value").is_visible()

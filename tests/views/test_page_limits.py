@@ -21,7 +21,7 @@ from limelight.views.document import document
 from limelight.views.labels import visible
 from limelight.views.page import FOLDER, safe_json
 from views.hostile_tokens import HOSTILE
-from views.pointing import said_at
+from views.pointing import said_at, said_at_pixel
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -94,13 +94,79 @@ def test_several_in_a_notebook_do_not_disturb_each_other(
 
 
 def test_a_sentence_on_twelve_layers_stays_under_a_megabyte() -> None:
-    words = [f"word{k}" for k in range(32)]
+    words = [f"word{k}" for k in range(45)]
     text, tokens = plain_tokens(words)
     layers = [
-        ll.attend(*(torch.randn(3, 1, 12, 32, 64) * 1.5), lens=ll.Lens())[1] for _ in range(12)
+        ll.attend(*(torch.randn(3, 1, 12, 45, 64) * 1.5), lens=ll.Lens())[1] for _ in range(12)
     ]
     recording = Recording(text, tokens, tuple(layers), "random")
     assert len(views.page.page(document(recording)).encode()) < 1_000_000
+
+
+@pytest.fixture(scope="module")
+def long() -> Recording:
+    """300 tokens of a story that goes on and on."""
+    cast = ["cat", "queen", "river", "old captain", "violin", "moon", "letter", "garden"]
+    deeds = ["saw", "followed", "forgot", "painted", "never quite believed", "sang to"]
+    story = " ".join(
+        f"In year {k} the {cast[k % 8]} {deeds[k % 6]} the {cast[(3 * k + 1) % 8]}, because it"
+        f" {deeds[(k * k) % 6]} the {cast[(5 * k) % 8]}."
+        for k in range(1, 19)
+    )
+    return ll.look(story)
+
+
+def test_a_long_text_makes_a_page_that_can_be_sent_and_still_tells_the_weights(
+    long: Recording, opened: Open
+) -> None:
+    count = len(long.tokens)
+    assert 280 <= count <= 320
+    assert len(views.page.page(document(long)).encode()) < 5_000_000
+    page = opened(long, viewport={"width": 1280, "height": 1800})
+    for layer, head in [(0, 2), (3, 1), (5, 11)]:
+        page.get_by_label("Layer", exact=True).select_option(str(layer))
+        page.get_by_label("Head", exact=True).select_option(str(head))
+        exact = long.weights(layer, head)
+        places = [divmod(int(k), count) for k in exact.flatten().topk(5).indices]
+        for row, column in [*places, (7, 60), (100, 100), (200, 31), (250, 251), (17, 283)]:
+            said = said_at_pixel(page, row, column, count, count)
+            assert said.split()[-1] == f"{exact[row, column]:.3f}"
+    closing = page.locator(".steps .closing").last
+    assert closing.inner_text().split() == ["all", "1.000"]
+    apart = float(exact[251, sorted(long.set_apart)].sum())
+    page.keyboard.press("Escape")
+    page.locator(".token").nth(251).focus()
+    assert f"{apart:.3f} rests on tokens set apart" in page.locator(".story").inner_text()
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_long_text_is_labelled_and_opens_where_its_link_is(
+    long: Recording, opened: Open, width: int
+) -> None:
+    page = opened(long, viewport={"width": width, "height": 740})
+    for side in ("asks", "answers"):
+        labels = page.locator(f"svg.heatmap .{side}-label")
+        assert 15 <= labels.count() <= len(long.tokens)
+        sizes = labels.evaluate_all("all => all.map(one => +one.getAttribute('font-size'))")
+        assert min(sizes) >= 8
+    asker = page.locator(".token.asks")
+    assert page.locator("svg.heatmap .asks-label").last.text_content() == asker.inner_text()
+    for frame, inside in (
+        (".sentence", ".token.asks"),
+        (".arcs .scrolls", "svg.arcs [font-weight='650']"),
+    ):
+        outer = page.locator(frame).bounding_box()
+        inner = page.locator(inside).first.bounding_box()
+        assert outer is not None
+        assert inner is not None
+        assert outer["y"] - 1 <= inner["y"] <= outer["y"] + outer["height"]
+    assert page.evaluate("scrollY") == 0
+
+
+def test_one_layer_without_a_name_is_said_as_it_is(opened: Open) -> None:
+    page = opened(Recording.of_weights([torch.eye(2)[None]], ["a", "b"]))
+    assert page.locator(".foot").inner_text().startswith("1 layer · 1 head · 2 tokens")
+    assert page.locator(".model").count() == 0
 
 
 def test_a_causal_model_with_grouped_heads_is_drawn(opened: Open) -> None:

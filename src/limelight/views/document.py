@@ -11,8 +11,11 @@ Its entries:
     runs                    tokens that each row and column stands for: 1 but for long texts
     choice                  layer, head, query, key to begin with, as positions
     weights                 layers × heads × i × j, see `packing`
+    sums                    layers × heads × i × 2, float32: what a row gives in all, and what of it
+                            to the keys set apart
     lse                     layers × heads × i, float32; null where scores are not known
-    channels                query, key and value vectors of the heads in `places`; or null
+    channels                query, key and value vectors of the heads in `places`; or null. With
+                            `plain`, scale · query · key is the score
     colours                 the palettes, light and dark
 
 Labels are made by `visible`; they are text, to be shown as text.
@@ -20,6 +23,7 @@ Labels are made by `visible`; they are text, to be shown as text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,7 +42,10 @@ from limelight.views.packing import packed, packed_channels, packed_weights
 from limelight.views.telling import opening
 
 MOST_WEIGHTS = 10_000_000
-"""A page holds no more weights than these (about 20 MB); longer texts are shown in runs."""
+"""A page holds no more weights than these (about 7 MB); longer texts are shown in runs."""
+
+_PARTS = ((150_000, 0), (600_000, 16), (2_500_000, 4), (math.inf, 1))
+"""Up to so many weights, small ones are told by parts of half a thousandth: see `packing`."""
 
 MOST_CHANNELS = 150_000
 """Numbers of query, key and value vectors on a page, so that a sentence stays under 1 MB."""
@@ -56,11 +63,12 @@ def document(
     keys = _side(recording.tokens, recording.text, apart, run)
     queries = keys if same else _side(recording.queries, recording.query_text, marks, run)
     weights = torch.stack([_weights(seen, run) for seen in recording.layers])
+    parts = next(parts for most, parts in _PARTS if weights.numel() <= most)
     position = recording.layer_numbers.index(choice.layer)
     return {
         "format": "limelight-page-1",
         "title": f"Attention: {visible(recording.query_text or recording.text, 80)}",
-        "model": visible(recording.model, 80),
+        "model": visible(recording.model, 80) if recording.model else "",
         "made": _made(recording, run),
         "queries": queries,
         "keys": None if same else keys,
@@ -73,16 +81,22 @@ def document(
             "query": choice.query // run,
             "key": choice.key // run,
         },
-        "weights": packed_weights(weights),
-        "lse": _lse(recording) if run == 1 else None,
+        "weights": packed_weights(weights, parts)._asdict(),
+        "sums": packed(_sums(weights, keys["apart"])),
+        # from a weight told by a mean no score can be had back
+        "lse": _lse(recording) if run == 1 and not parts else None,
         "channels": _channels(recording, choice) if run == 1 else None,
         "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
     }
 
 
 def _made(recording: Recording, run: int) -> str:
-    layers, heads = len(recording.layers), len(recording.head_numbers)
-    said = [f"{layers} layers", f"{heads} heads", f"{len(recording.tokens)} tokens"]
+    counts = {
+        "layer": len(recording.layers),
+        "head": len(recording.head_numbers),
+        "token": len(recording.tokens),
+    }
+    said = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items()]
     if run > 1:
         said.append(f"shown in runs of {run}: weights to a run added, from a run averaged")
     # what the lens noted is no news to someone who looks at the weights themselves
@@ -115,6 +129,11 @@ def _weights(seen: Seen, run: int) -> Tensor:
         held = (rows - torch.arange(0, rows, run)).clamp(max=run)
         merged.append(sums / held[:, None])
     return torch.cat(merged, dim=1)
+
+
+def _sums(weights: Tensor, apart: Sequence[int]) -> Tensor:
+    """What each row gives in all, and to the keys set apart: `l h i 2`, from the exact weights."""
+    return torch.stack([weights.sum(-1), weights[..., list(apart)].sum(-1)], dim=-1)
 
 
 def _side(
@@ -178,6 +197,11 @@ def _problems(recording: Recording) -> list[Problem]:
     return [source.problem for source in sources if isinstance(source, Call)]
 
 
+def _added(problem: Problem) -> bool:
+    """Whether the scores are more than scale · q·k."""
+    return problem.bias is not None or problem.slopes is not None
+
+
 def _channels(recording: Recording, choice: Link) -> dict[str, Any] | None:
     """Query, key and value of as many heads as fit, the chosen one and its layer first."""
     problems = _problems(recording)
@@ -185,7 +209,8 @@ def _channels(recording: Recording, choice: Link) -> dict[str, Any] | None:
         return None
     first = problems[0]
     size, value_size = first.query.shape[-1], first.value.shape[-1]
-    if any(one.query.shape[-1] != size or one.value.shape[-1] != value_size for one in problems):
+    alike = [(one.query.shape[-1], one.value.shape[-1], one.scale) for one in problems]
+    if len(set(alike)) > 1:
         return None
     heads = len(recording.head_numbers)
     each = len(recording.queries) * size + len(recording.tokens) * (size + value_size)
@@ -205,6 +230,7 @@ def _channels(recording: Recording, choice: Link) -> dict[str, Any] | None:
         "size": size,
         "valueSize": value_size,
         "scale": first.scale,
+        "plain": not any(one.softcap or _added(one) for one in problems),
         "places": places,
         "peaks": [peaks[k : k + 3] for k in range(0, len(peaks), 3)],
         "data": data,

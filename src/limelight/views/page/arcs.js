@@ -1,6 +1,6 @@
 // Two columns of tokens, and a line for each link: the stronger, the thicker.
 
-import { FONT, fitted, html, number, svg, widthOf } from "./dom.js";
+import { FONT, fitted, number, reveal, scrolling, svg, widthOf } from "./dom.js";
 import { height } from "./scale.js";
 import { answers, asking, strongest } from "./view.js";
 
@@ -69,7 +69,8 @@ export function createArcs(store) {
     );
   }
 
-  return { element: html("div", { class: "frame scrolls" }, root), picture: root, draw, focus };
+  const element = scrolling({ class: "frame" }, root);
+  return { element, picture: root, draw, focus, reveal: (row) => reveal(element, names.children[row]) };
 
   function side(view, labels, right, marked, y, row = null) {
     const { palette } = view;

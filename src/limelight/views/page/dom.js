@@ -26,6 +26,26 @@ export function svg(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+/** A frame that scrolls sideways, and fades at its end for as long as there is more to see there. */
+export function scrolling(attributes, ...children) {
+  const frame = html("div", { ...attributes, class: `${attributes.class ?? ""} scrolls`, scroll: show }, ...children);
+  function show() {
+    const left = Math.abs(frame.scrollLeft); // counts down from zero where text runs to the left
+    frame.toggleAttribute("data-more", frame.scrollWidth - frame.clientWidth - left > 2);
+  }
+  const watcher = new ResizeObserver(show);
+  for (const each of [frame, ...children]) watcher.observe(each);
+  return frame;
+}
+
+/** Scrolls a frame, and nothing around it, until an element inside it can be seen. */
+export function reveal(frame, element) {
+  const [outer, inner] = [frame.getBoundingClientRect(), element.getBoundingClientRect()];
+  if (inner.top < outer.top || inner.bottom > outer.bottom) {
+    frame.scrollTop += (inner.top + inner.bottom - outer.top - outer.bottom) / 2;
+  }
+}
+
 /** At most `limit` characters as people count them, so that no letter is parted from its marks. */
 export function shorten(text, limit) {
   const letters = "Segmenter" in Intl
@@ -44,9 +64,9 @@ export function widthOf(text, size) {
   return pen.measureText(text).width;
 }
 
-/** The text, shortened until it takes no more room than this. */
-export function fitted(text, size, room) {
-  let limit = 24;
+/** The text, shortened until it takes no more room than this, nor more than so many letters. */
+export function fitted(text, size, room, most = 24) {
+  let limit = most;
   let label = shorten(text, limit);
   while (limit > 2 && widthOf(label, size) > room) {
     limit -= 1;

@@ -1,12 +1,27 @@
-// A picture as a file: SVG as it stands on the screen, or PNG at twice its size.
+// A picture as a file: SVG as it stands on the screen, or PNG at twice its size; with its title.
 
-import { html, svg } from "./dom.js";
+import { fitted, html, svg } from "./dom.js";
 
-function standalone(picture, palette) {
+const TITLE = 30; // room for it, above the picture
+const MARGIN = 8;
+
+/** The picture by itself, on its own paper, with its title above it. */
+function standalone(picture, palette, title) {
   const copy = picture.cloneNode(true);
+  const { width, height } = picture.viewBox.baseVal;
+  const box = { x: -MARGIN, y: -TITLE, width: width + 2 * MARGIN, height: height + TITLE + MARGIN };
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.prepend(svg("rect", { width: "100%", height: "100%", fill: palette.raised }));
-  return new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" });
+  copy.setAttribute("viewBox", Object.values(box).join(" "));
+  copy.setAttribute("width", box.width);
+  copy.setAttribute("height", box.height);
+  copy.prepend(
+    svg("title", {}, title),
+    svg("rect", { ...box, fill: palette.raised }),
+    svg("text", { class: "title", x: 0, y: 16 - TITLE, "font-size": 13, "font-weight": 650, fill: palette.ink },
+      fitted(title, 13, width, title.length)),
+  );
+  const blob = new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" });
+  return { blob, width: box.width, height: box.height };
 }
 
 function offer(blob, name) {
@@ -15,16 +30,16 @@ function offer(blob, name) {
   setTimeout(() => URL.revokeObjectURL(address), 60_000); // a busy machine may be slow to begin
 }
 
-export function saveSvg(picture, palette, name) {
-  offer(standalone(picture, palette), `${name}.svg`);
+export function saveSvg(picture, palette, title, name) {
+  offer(standalone(picture, palette, title).blob, `${name}.svg`);
 }
 
-export async function savePng(picture, palette, name) {
-  const address = URL.createObjectURL(standalone(picture, palette));
+export async function savePng(picture, palette, title, name) {
+  const { blob, width, height } = standalone(picture, palette, title);
+  const address = URL.createObjectURL(blob);
   const image = new Image();
   image.src = address;
   await image.decode();
-  const { width, height } = picture.viewBox.baseVal;
   const canvas = html("canvas", { width: 2 * width, height: 2 * height });
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(address);

@@ -1,6 +1,6 @@
 // All heads at once, a small picture each; choose one with pointer or arrow keys.
 
-import { FONT, html, number, shorten, svg } from "./dom.js";
+import { FONT, html, number, scrolling, shorten, svg } from "./dom.js";
 import { height, rgb } from "./scale.js";
 import { derive, entropy, strongest } from "./view.js";
 
@@ -115,7 +115,7 @@ export function createHeads(store, numbers) {
   }
 
   return {
-    element: html("div", {}, html("div", { class: "frame scrolls" }, root), caption,
+    element: html("div", {}, scrolling({ class: "frame" }, root), caption,
       html("p", { class: "legend" }, "weight 0 ", ramp, " 1")),
     picture: root, draw, focus: () => {},
   };
@@ -132,14 +132,16 @@ function paintRamp(canvas, view) {
 /** One head as a picture of at most 48 × 48 pixels, each the strongest weight under it, on a scale from 0 to 1. */
 function sketch(view, numbers, layer, head) {
   const { matrix, shown, state } = derive(numbers, { ...view.state, layer, head });
-  const width = Math.min(matrix.columns, 48);
-  const tall = Math.min(matrix.rows, 48);
+  const { rows, columns, values } = matrix;
+  const width = Math.min(columns, 48);
+  const tall = Math.min(rows, 48);
   const pooled = new Float32Array(width * tall);
-  for (let i = 0; i < matrix.rows; i += 1) {
-    const y = Math.floor((i * tall) / matrix.rows);
-    for (let j = 0; j < matrix.columns; j += 1) {
-      const place = y * width + Math.floor((j * width) / matrix.columns);
-      if (shown(j)) pooled[place] = Math.max(pooled[place], matrix.at(i, j));
+  for (let j = 0; j < columns; j += 1) {
+    if (!shown(j)) continue;
+    const x = Math.floor((j * width) / columns);
+    for (let i = 0; i < rows; i += 1) {
+      const place = Math.floor((i * tall) / rows) * width + x;
+      if (values[i * columns + j] > pooled[place]) pooled[place] = values[i * columns + j];
     }
   }
   const canvas = html("canvas", { width, height: tall });

@@ -1,17 +1,18 @@
 // The weights of one head: rows ask, columns answer.
 
-import { FONT, fitted, html, number, shorten, svg, widthOf } from "./dom.js";
+import { FONT, fitted, html, number, scrolling, shorten, svg, widthOf } from "./dom.js";
 import { colour, height, lowest, rgb } from "./scale.js";
 import { asking } from "./view.js";
 
 const MOST_RECTANGLES = 4096; // beyond, the cells are one picture
 const WIDEST = 660;
 const LABEL = 7.2; // room for a label, in units of its size
+const SMALLEST = 8.5; // a label that can be read
 
 export function createHeatmap(store) {
   const root = svg("svg", { class: "picture heatmap", role: "img", "font-family": FONT });
   const tip = html("div", { class: "tip", role: "status", hidden: true });
-  const frame = html("div", { class: "frame scrolls" }, root, tip);
+  const frame = scrolling({ class: "frame" }, root, tip);
   let layout = null;
   let marks = null;
   let drawn = null;
@@ -26,7 +27,7 @@ export function createHeatmap(store) {
     root.setAttribute("width", width);
     root.setAttribute("height", total);
     root.setAttribute("aria-label", describe(view));
-    marks = svg("g", { "pointer-events": "none", fill: "none" });
+    marks = svg("g", { "pointer-events": "none" });
     root.replaceChildren(cells(view, layout), ...labels(view, layout), legend(view, layout, total), marks);
     focus(view);
   }
@@ -78,18 +79,23 @@ export function createHeatmap(store) {
     const row = asking(view.state);
     const column = view.state.key;
     const frameOf = (x, y, width, tall, stroke) => svg("rect", {
-      x, y, width, height: tall, rx: Math.min(3, cell / 4), stroke, "stroke-width": 1.75,
+      x, y, width, height: tall, rx: Math.min(3, cell / 4), fill: "none", stroke, "stroke-width": 1.75,
     });
+    // of what is marked the label is always there, in place of those around it
+    const clear = (x, y, width, tall) => svg("rect", { x, y, width, height: tall, fill: view.palette.raised });
+    const { size } = layout;
     const parts = [];
-    if (row !== null) parts.push(frameOf(left, top + row * cell, columns * cell, cell, view.palette.ask));
+    if (row !== null) {
+      parts.push(frameOf(left, top + row * cell, columns * cell, cell, view.palette.ask),
+        clear(16, top + (row + 0.5) * cell - 0.6 * size, left - 20, 1.2 * size),
+        rowLabel(view, layout, row, { "font-weight": 650, fill: view.palette.ask }));
+    }
     if (column !== null && column < columns) {
-      parts.push(frameOf(left + column * cell, top, cell, rows * cell, view.palette.answer));
+      parts.push(frameOf(left + column * cell, top, cell, rows * cell, view.palette.answer),
+        clear(left + (column + 0.5) * cell - 0.6 * size, 16, 1.2 * size, top - 20),
+        columnLabel(view, layout, column, { "font-weight": 650, fill: view.palette.answer }));
     }
     marks.replaceChildren(...parts);
-    if (layout.labelled) {
-      root.querySelectorAll(".asks-label").forEach((label, k) => emphasise(label, k === row, view.palette.ask));
-      root.querySelectorAll(".answers-label").forEach((label, k) => emphasise(label, k === column, view.palette.answer));
-    }
   }
 
   let width = 0;
@@ -102,24 +108,17 @@ export function createHeatmap(store) {
   return { element: frame, picture: root, draw, focus };
 }
 
-function emphasise(label, on, stroke) {
-  label.setAttribute("fill", on ? stroke : label.dataset.fill);
-  label.setAttribute("font-weight", on ? 650 : 400);
-}
-
 function measure(view, room) {
   const rows = view.matrix.rows;
   const columns = view.matrix.columns;
   const margin = (side, size) => 18 + Math.ceil(
     Math.max(...side.labels.map((label) => widthOf(fitted(label, size, LABEL * size), size))));
-  const fitting = (left) => Math.min(34, Math.max(2, (Math.min(room, WIDEST) - left - 8) / columns, 0));
-  const size = Math.min(13, fitting(margin(view.rows, 11)) * 0.8);
-  const labelled = size >= 7;
-  const left = labelled ? margin(view.rows, size) : 26;
-  return {
-    rows, columns, size, labelled, left, cell: fitting(left), bottom: 46,
-    top: labelled ? margin(view.columns, size) + 8 : 26,
-  };
+  const fitting = (left) => Math.min(34, Math.max(0.5, (Math.min(room, WIDEST) - left - 8) / columns));
+  const size = Math.min(13, Math.max(SMALLEST, fitting(margin(view.rows, 11)) * 0.8));
+  const left = margin(view.rows, size);
+  const cell = fitting(left);
+  const every = Math.ceil((size * 1.1) / cell); // where there is no room for all, every so many are named
+  return { rows, columns, size, left, cell, every, bottom: 46, top: margin(view.columns, size) + 8 };
 }
 
 function cells(view, { left, top, cell, rows, columns }) {
@@ -160,28 +159,33 @@ export function paint(view) {
   return canvas.toDataURL();
 }
 
-function labels(view, { left, top, cell, size, rows, columns, labelled }) {
+function labels(view, layout) {
+  const { left, top, cell, rows, columns, every } = layout;
   const { palette } = view;
   const axis = (text, attributes) => svg("text", { fill: palette.muted, "font-size": 11, ...attributes }, text);
   const names = [
     axis("answers →", { x: left, y: 11 }),
     axis("asks →", { transform: `translate(11 ${top + rows * cell}) rotate(-90)` }),
   ];
-  if (!labelled) return names;
-  for (let i = 0; i < rows; i += 1) {
-    names.push(svg("text", {
-      class: "asks-label", x: left - 8, y: top + (i + 0.5) * cell, "text-anchor": "end",
-      "dominant-baseline": "central", "font-size": size, fill: palette.ink, "data-fill": palette.ink,
-    }, fitted(view.rows.labels[i], size, LABEL * size)));
-  }
-  for (let j = 0; j < columns; j += 1) {
-    const fill = view.apart.has(j) ? palette.muted : palette.ink;
-    names.push(svg("text", {
-      class: "answers-label", transform: `translate(${left + (j + 0.5) * cell} ${top - 7}) rotate(-90)`,
-      "dominant-baseline": "central", "font-size": size, fill, "data-fill": fill,
-    }, fitted(view.columns.labels[j], size, LABEL * size)));
+  for (let i = 0; i < rows; i += every) names.push(rowLabel(view, layout, i, { fill: palette.ink }));
+  for (let j = 0; j < columns; j += every) {
+    names.push(columnLabel(view, layout, j, { fill: view.apart.has(j) ? palette.muted : palette.ink }));
   }
   return names;
+}
+
+function rowLabel(view, { left, top, cell, size }, row, style) {
+  return svg("text", {
+    class: "asks-label", x: left - 8, y: top + (row + 0.5) * cell, "text-anchor": "end",
+    "dominant-baseline": "central", "font-size": size, ...style,
+  }, fitted(view.rows.labels[row], size, LABEL * size));
+}
+
+function columnLabel(view, { left, top, cell, size }, column, style) {
+  return svg("text", {
+    class: "answers-label", transform: `translate(${left + (column + 0.5) * cell} ${top - 7}) rotate(-90)`,
+    "dominant-baseline": "central", "font-size": size, ...style,
+  }, fitted(view.columns.labels[column], size, LABEL * size));
 }
 
 function legend(view, { left, columns, cell }, total) {

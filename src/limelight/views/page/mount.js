@@ -48,6 +48,7 @@ export async function mount(host, document_, css, keys = host) {
   store.watch(update);
   followSystem(store);
   update(store.get(), null);
+  for (const panel of [panels.sentence, panels.arcs]) panel.reveal(spec.choice.query);
   host.dataset.ready = "";
 }
 
@@ -95,14 +96,14 @@ function dress(page, palette) {
 function header(spec, controls) {
   return html("header", { class: "top" },
     html("div", { class: "brand" }, html("span", { class: "lamp", "aria-hidden": "true" }), "Limelight",
-      html("span", { class: "model" }, spec.model)),
+      spec.model ? html("span", { class: "model" }, spec.model) : ""),
     controls.element);
 }
 
 function grid(panels, store, spec) {
   const card = (title, hint, panel, name) => html("section", { class: `card ${name}` },
     html("div", { class: "card-head" }, html("h3", {}, title), html("p", {}, hint),
-      panel.picture ? savers(panel.picture, store, spec, name) : ""),
+      panel.picture ? savers(panel.picture, store, spec, title, name) : ""),
     panel.element);
   return html("main", { class: "grid" },
     card("Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
@@ -111,11 +112,15 @@ function grid(panels, store, spec) {
     card("Step by step", "what this head computes for one token", panels.steps, "steps-card"));
 }
 
-function savers(picture, store, spec, name) {
-  const file = () => `${name}-layer${spec.layers[store.get().layer]}-head${spec.heads[store.get().head]}`;
+function savers(picture, store, spec, what, name) {
   const button = (label, save) => html("button", {
     type: "button", class: "quiet", title: `Save this picture as ${label}`,
-    click: () => save(picture, spec.colours[scheme(store.get())], file()),
+    click: () => {
+      const state = store.get();
+      const [layer, head] = [spec.layers[state.layer], spec.heads[state.head]];
+      const title = [spec.model, what, `layer ${layer}, head ${head}`].filter(Boolean).join(" · ");
+      save(picture, spec.colours[scheme(state)], title, `${name}-layer${layer}-head${head}`);
+    },
   }, label);
   return html("div", { class: "savers" }, button("SVG", saveSvg), button("PNG", savePng));
 }

@@ -1,10 +1,15 @@
 // The document's packed numbers: base64 of deflated little-endian arrays.
 
 async function inflate(base64) {
-  const packed = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+  const letters = atob(base64);
+  const packed = new Uint8Array(letters.length);
+  for (let k = 0; k < packed.length; k += 1) packed[k] = letters.charCodeAt(k);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Response(stream).arrayBuffer();
 }
+
+// Weights are kept as the square root in 16 bits, so that small ones keep their digits too.
+const WEIGHTS = Float32Array.from({ length: 65536 }, (_, code) => (code / 65535) ** 2);
 
 /** A matrix of weights, rows ask and columns answer. */
 export class Matrix {
@@ -38,11 +43,27 @@ export class Matrix {
   }
 }
 
+/** A byte each names the level of a weight; 255 says that its code stands alone, after the others. */
+function unpack(levels, bytes, count) {
+  const codes = new Uint16Array(count);
+  const alone = (bytes.length - count) / 2;
+  let next = count;
+  for (let k = 0; k < count; k += 1) {
+    if (bytes[k] < 255) codes[k] = levels[bytes[k]];
+    else {
+      codes[k] = bytes[next] + 256 * bytes[next + alone];
+      next += 1;
+    }
+  }
+  return codes;
+}
+
 /** The weights, log-sum-exps and channels of a document, a head at a time. */
 export class Numbers {
-  constructor(spec, codes, lse, channels) {
+  constructor(spec, codes, sums, lse, channels) {
     this.spec = spec;
     this.codes = codes;
+    this.sumValues = sums;
     this.lseValues = lse;
     this.channelCodes = channels;
   }
@@ -50,24 +71,31 @@ export class Numbers {
   /** Where tokens ask one another, the document names them once. */
   static async read(document) {
     const spec = { ...document, keys: document.keys ?? document.queries };
-    const codes = new Uint16Array(await inflate(spec.weights));
+    const count = spec.layers.length * spec.heads.length * spec.queries.labels.length * spec.keys.labels.length;
+    const codes = unpack(spec.weights.levels, new Uint8Array(await inflate(spec.weights.data)), count);
+    const sums = new Float32Array(await inflate(spec.sums));
     const lse = spec.lse ? new Float32Array(await inflate(spec.lse)) : null;
     const channels = spec.channels ? new Int16Array(await inflate(spec.channels.data)) : null;
-    return new Numbers(spec, codes, lse, channels);
+    return new Numbers(spec, codes, sums, lse, channels);
   }
 
   place(layer, head) {
     return layer * this.spec.heads.length + head;
   }
 
-  /** Weights are kept as the square root in 16 bits, so that small ones keep their digits too. */
   matrix(layer, head) {
     const rows = this.spec.queries.labels.length;
     const columns = this.spec.keys.labels.length;
     const start = this.place(layer, head) * rows * columns;
     const values = new Float32Array(rows * columns);
-    for (let k = 0; k < values.length; k += 1) values[k] = (this.codes[start + k] / 65535) ** 2;
+    for (let k = 0; k < values.length; k += 1) values[k] = WEIGHTS[this.codes[start + k]];
     return new Matrix(rows, columns, values);
+  }
+
+  /** What a row gives in all, and what of it to the tokens set apart. */
+  sums(layer, head, row) {
+    const place = 2 * (this.place(layer, head) * this.spec.queries.labels.length + row);
+    return { all: this.sumValues[place], apart: this.sumValues[place + 1] };
   }
 
   lse(layer, head) {
@@ -96,6 +124,7 @@ export class Numbers {
     const [queryPeak, keyPeak, valuePeak] = kept.peaks[place];
     return {
       scale: kept.scale,
+      plain: kept.plain,
       query: take(rows, kept.size, queryPeak),
       key: take(columns, kept.size, keyPeak),
       value: take(columns, kept.valueSize, valuePeak),

@@ -1,6 +1,6 @@
 // The text itself: hover or lock a token, and the others light up by how much it looks at them.
 
-import { html, number, shorten } from "./dom.js";
+import { html, number, reveal, shorten } from "./dom.js";
 import { colour, height, textOn } from "./scale.js";
 import { answers, asking, takenBySinks } from "./view.js";
 
@@ -78,7 +78,9 @@ export function createSentence(store) {
     story.replaceChildren(...tell(view, row));
   }
 
-  return { element: html("section", { class: "hero" }, list, story), draw, focus };
+  return {
+    element: html("section", { class: "hero" }, list, story), draw, focus, reveal: (row) => reveal(list, buttons[row]),
+  };
 }
 
 /** Pieces of text without a space between them stand close. */
@@ -92,7 +94,8 @@ function dressed(side, token) {
 
 function tell(view, row) {
   if (row === null) return [html("span", { class: "hint" }, "Point at a token to see where it looks; click to hold it.")];
-  const best = answers(view, row).slice(0, 4);
+  // what would be printed as 0.000 says nothing
+  const best = answers(view, row).slice(0, 4).filter(({ weight }, place) => place === 0 || weight >= 0.0005);
   const parts = [html("bdi", { class: "asker" }, shorten(view.rows.labels[row], 24)), " looks at "];
   best.forEach(({ column, weight }, place) => {
     if (place > 0) parts.push(html("span", { class: "dot" }, " · "));
@@ -102,6 +105,6 @@ function tell(view, row) {
     );
   });
   const taken = view.state.sinks ? 0 : takenBySinks(view, row);
-  if (taken > 0) parts.push(html("span", { class: "hint" }, ` — ${number(taken)} rests on tokens set apart`));
+  if (taken >= 0.0005) parts.push(html("span", { class: "hint" }, ` — ${number(taken)} rests on tokens set apart`));
   return parts;
 }

@@ -1,6 +1,6 @@
 // One token, one head, every step with its numbers: ask, match, scale, softmax, take.
 
-import { html, number, shorten } from "./dom.js";
+import { html, number, scrolling, shorten } from "./dom.js";
 import { signed } from "./scale.js";
 import { asking } from "./view.js";
 
@@ -58,12 +58,15 @@ function computeFlow(view, numbers, layer, head, token) {
   const channels = numbers.channels(layer, head);
   const lse = numbers.lse(layer, head);
   const weights = view.tokens.row(token);
+  const score = (weight, product) => {
+    if (channels?.plain) return product * channels.scale;
+    return lse ? Math.log(weight) + lse[token] : null;
+  };
   const links = Array.from(weights, (weight, column) => {
-    const score = lse && weight > 0 ? Math.log(weight) + lse[token] : null;
     const product = channels ? dot(channels.query[token], channels.key[column]) : null;
-    return { column, weight, score, product };
-  }).sort((a, b) => b.weight - a.weight);
-  const flow = { channels, links, total: links.reduce((sum, link) => sum + link.weight, 0) };
+    return { column, weight, score: weight > 0 ? score(weight, product) : null, product };
+  }).sort((a, b) => b.weight - a.weight || (b.score ?? 0) - (a.score ?? 0));
+  const flow = { channels, links, total: view.sums(token).all };
   if (!channels) return flow;
   const peak = (vectors) => Math.max(1e-9, ...vectors.map((vector) => Math.max(...vector.map(Math.abs))));
   return {
@@ -103,7 +106,7 @@ function table(view, spec, flow) {
   const best = links.slice(0, MOST_ROWS);
   const rest = links.slice(MOST_ROWS);
   const known = links.some(({ score }) => score !== null);
-  const heading = ["token", channels && "key", channels && "q · k", known && "score", "weight", "", channels && "value"];
+  const heading = (name, kind = "") => html("th", { scope: "col", class: kind }, name);
   const cell = (content, kind = "") => html("td", { class: kind }, content);
   const row = ({ column, weight, score, product }) => html("tr", {},
     html("th", { scope: "row" }, html("bdi", { class: view.apart.has(column) ? "apart" : "" }, shorten(spec.keys.labels[column], 16))),
@@ -115,11 +118,12 @@ function table(view, spec, flow) {
   const lead = 1 + (channels ? 2 : 0) + (known ? 1 : 0);
   const closing = (name, amount) => html("tr", { class: "closing" },
     html("th", { scope: "row", colspan: lead }, name), cell(number(amount), "number strong"),
-    cell(""), ...(channels ? [cell("")] : []));
-  const others = rest.reduce((sum, link) => sum + link.weight, 0);
-  return html("div", { class: "scrolls" }, html("table", {},
-    html("thead", {}, html("tr", {}, ...heading.filter((name) => typeof name === "string")
-      .map((name) => html("th", { scope: "col" }, name)))),
+    cell("", "bar-cell"), ...(channels ? [cell("")] : []));
+  const others = flow.total - best.reduce((sum, link) => sum + link.weight, 0);
+  return scrolling({}, html("table", {},
+    html("thead", {}, html("tr", {}, heading("token"),
+      ...(channels ? [heading("key"), heading("q · k")] : []), ...(known ? [heading("score")] : []),
+      heading("weight"), heading("", "bar-cell"), ...(channels ? [heading("value")] : []))),
     html("tbody", {}, ...best.map(row),
       ...(rest.length ? [closing(`${rest.length} more`, others)] : []),
       closing("all", flow.total))));
@@ -155,7 +159,7 @@ function everyNumber(spec, flow) {
     html("td", { class: "number strong" }, sum === null ? "" : `Σ ${number(sum, 2)}`));
   return html("details", { class: "every" },
     html("summary", {}, "Every number, with ", html("bdi", {}, shorten(spec.keys.labels[best.column], 20))),
-    html("div", { class: "scrolls" }, html("table", {}, html("tbody", {},
+    scrolling({}, html("table", {}, html("tbody", {},
       line("query", flow.query, null), line("key", key, null),
       line("query × key", flow.query.map((each, k) => each * key[k]), best.product),
       line("value", value, null),

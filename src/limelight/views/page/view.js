@@ -12,7 +12,8 @@ export function derive(numbers, state) {
   const columns = words ? wordSide(keys) : keys;
   const apart = new Set(columns.apart);
   const shown = (column) => state.sinks || !apart.has(column);
-  return { state, tokens, matrix, rows, columns, apart, shown, peak: peakOf(matrix, shown) };
+  const sums = (row) => numbers.sums(state.layer, state.head, row);
+  return { state, tokens, matrix, sums, rows, columns, apart, shown, peak: peakOf(matrix, shown) };
 }
 
 function wordSide(side) {
@@ -32,9 +33,10 @@ function wordsOf(side, tokens) {
 
 function peakOf(matrix, shown) {
   let peak = 0;
-  for (let i = 0; i < matrix.rows; i += 1) {
-    for (let j = 0; j < matrix.columns; j += 1) {
-      if (shown(j)) peak = Math.max(peak, matrix.at(i, j));
+  for (let j = 0; j < matrix.columns; j += 1) {
+    if (!shown(j)) continue;
+    for (let k = j; k < matrix.values.length; k += matrix.columns) {
+      if (matrix.values[k] > peak) peak = matrix.values[k];
     }
   }
   return peak;
@@ -50,27 +52,41 @@ export function answers(view, row) {
     .sort((a, b) => b.weight - a.weight);
 }
 
-/** What the hidden sinks take of a row. */
+/** What the hidden sinks take of a row: of tokens exact, of words as far as their pieces tell. */
 export function takenBySinks(view, row) {
+  if (view.matrix === view.tokens) return view.sums(row).apart;
   return sum([...view.apart].map((column) => view.matrix.at(row, column)));
 }
 
-/** The strongest links of the whole head, at most `count`. */
+/** The strongest links of the whole head, at most `count`; of equals, the first rows'. */
 export function strongest(view, count) {
-  const links = [];
-  for (let row = 0; row < view.matrix.rows; row += 1) {
-    for (let column = 0; column < view.matrix.columns; column += 1) {
-      if (!view.shown(column)) continue;
-      const weight = view.matrix.at(row, column);
-      if (weight > 0) links.push({ row, column, weight });
-    }
+  const { rows, columns, values } = view.matrix;
+  const shown = Array.from({ length: columns }, (_, column) => view.shown(column));
+  const found = [];
+  let least = 0; // what a link must exceed to be among them
+  for (let k = 0; k < rows * columns; k += 1) {
+    if (values[k] <= least || !shown[k % columns]) continue;
+    found.push(k);
+    // thinned out now and then: to sort all links of a long text takes long
+    if (found.length >= 2 * count + 256) least = thin(found, values, count);
   }
-  return links.sort((a, b) => b.weight - a.weight).slice(0, count);
+  thin(found, values, count);
+  return found.map((k) => ({ row: Math.floor(k / columns), column: k % columns, weight: values[k] }));
+}
+
+/** Keeps the places of the `count` greatest values, greatest first; gives the least of them. */
+function thin(places, values, count) {
+  places.sort((a, b) => values[b] - values[a] || a - b);
+  places.length = Math.min(places.length, count);
+  return places.length < count ? 0 : values[places[count - 1]];
 }
 
 /** Mean entropy of the rows, in bits: 0 looks at one token, log₂ n at all alike. */
 export function entropy(matrix) {
   let total = 0;
-  for (const weight of matrix.values) if (weight > 0) total -= weight * Math.log2(weight);
+  for (let k = 0; k < matrix.values.length; k += 1) {
+    const weight = matrix.values[k];
+    if (weight > 0) total -= weight * Math.log2(weight);
+  }
   return total / matrix.rows;
 }
