@@ -53,7 +53,7 @@ def test_without_a_choice_it_draws_the_most_telling_head(sentence: Recording) ->
 
 def test_the_profile_agrees_with_the_weights(sentence: Recording) -> None:
     drawn = figure.head_profile(sentence)
-    x, y = drawn.axes[0].collections[3].get_offsets()[1]
+    x, y = drawn.axes[0].collections[0].get_offsets()[3 * 12 + 1]
     weights = sentence.weights(3, 1).double()
     place = torch.arange(len(weights))
     entropy = -(weights * weights.clamp(min=1e-30).log2()).sum(1).mean()
@@ -81,3 +81,61 @@ def test_a_token_graph_is_of_one_text() -> None:
     recording = Recording(text, tokens, (seen,), queries=queries, query_text=asking)
     with pytest.raises(OptionError, match="one text"):
         figure.token_graph(recording)
+
+
+def random_recording(tokens: int, layers: int = 1, heads: int = 1) -> Recording:
+    torch.manual_seed(0)
+    weights = torch.randn(layers, heads, tokens, tokens).mul(3).softmax(-1)
+    return Recording.of_weights(list(weights), [f"word{k}" for k in range(tokens)], model="m")
+
+
+def boxes(drawn: Any, texts: list[Any]) -> list[Any]:
+    """Where the texts of a figure stand once it is drawn."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(drawn)
+    canvas.draw()
+    return [one.get_window_extent(canvas.get_renderer()) for one in texts]
+
+
+@pytest.mark.parametrize("tokens", [16, 64, 150])
+def test_the_words_of_a_heat_map_are_whole_and_apart(tokens: int) -> None:
+    drawn = figure.heat_map(random_recording(tokens))
+    axes = drawn.axes[0]
+    names = [axes.yaxis.label, axes.xaxis.label]
+    ticks = axes.get_yticklabels()
+    found = boxes(drawn, [*names, *ticks])
+    assert min(box.x0 for box in found) >= 0
+    assert max(box.y1 for box in found) <= drawn.bbox.height
+    assert min(label.get_fontsize() for label in ticks) >= 5.5
+    middles = sorted((box.y0 + box.y1) / 2 for box in found[2:])
+    size = ticks[0].get_fontsize() * drawn.dpi / 72
+    assert min(b - a for a, b in zip(middles, middles[1:], strict=False)) > 0.9 * size
+
+
+def test_a_profile_of_many_heads_has_a_bar_of_colours_and_names_apart() -> None:
+    drawn = figure.head_profile(random_recording(12, layers=30, heads=9))
+    axes = drawn.axes[0]
+    assert axes.get_legend() is None
+    assert drawn.axes[1].get_ylabel() == "layer"
+    names = [text for text in axes.texts if text.get_text()]
+    assert 3 <= len(names) < 100
+    found = boxes(drawn, names)
+    for place, box in enumerate(found):
+        assert not any(box.overlaps(other) for other in found[:place])
+
+
+def test_a_graph_of_many_tokens_draws_the_strongest_links_and_says_what_it_shows() -> None:
+    recording = random_recording(70)
+    drawn = figure.token_graph(recording, 0, 0, least=0.001)
+    axes = drawn.axes[0]
+    assert drawn.get_figwidth() < 20
+    assert len(axes.patches) == 210
+    said = [text.get_text() for text in axes.texts]
+    assert "above: looks forward" in said
+    assert any(one.startswith("below: looks back; the 210 strongest of ") for one in said)
+    words = [text for text in axes.texts if text.get_text().startswith("word")]
+    found = boxes(drawn, words)
+    assert not any(a.overlaps(b) for a, b in zip(found, found[1:], strict=False))
+    with pytest.raises(OptionError, match="at most 120 tokens, found 121"):
+        figure.token_graph(random_recording(121))

@@ -6,6 +6,7 @@ any script are drawn with whatever installed font knows them, and never read as 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -13,11 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from limelight.files import writing
 from limelight.seeing.recording import Recording
 from limelight.seeing.tokens import Token
 from limelight.shapes import FileError, OptionError, UnavailableError
 from limelight.views.colours import LIGHT
+from limelight.views.labels import columns as width_of
 from limelight.views.labels import fit, visible
 from limelight.views.telling import opening, spread
 
@@ -28,7 +32,12 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg", ".pdf")
 _WIDEST_LABEL = 14
-_MOST_LABELS = 96
+_SMALLEST_TEXT = 5.5
+"""In points: what can still be read on paper."""
+_MOST_GRAPHED = 120
+"""Tokens that still fit a token graph, in lines one above the other."""
+_MOST_LINKS = 3
+"""Links drawn for each token of a graph, at most, on average."""
 
 
 def heat_map(recording: Recording, layer: int | None = None, head: int | None = None) -> Figure:
@@ -40,16 +49,18 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     rows, columns = _labels(recording.queries), _labels(recording.tokens)
     side = min(12.0, max(3.6, 0.36 * max(len(rows), len(columns)) + 1.2))
     figure = _figure(side + 0.8, side)
+    # as constrained, but for axes whose sides must be equal: it makes room for their names first
+    figure.set_layout_engine("compressed")
     axes = figure.add_subplot()
     weights, blank = recording.weights(layer, head).float().cpu(), sorted(recording.set_apart)
     weights[:, blank] = float("nan")
     extent = (-0.5, len(columns) - 0.5, len(rows) - 0.5, -0.5)
     image = axes.imshow(weights.numpy(), cmap=_scale(), vmin=0.0, aspect="equal", extent=extent)
-    if max(len(rows), len(columns)) <= _MOST_LABELS:
+    if max(len(rows), len(columns)) <= 96:
         axes.set_xticks([column + 0.5 for column in range(len(columns) - 1)], minor=True)
         axes.set_yticks([row + 0.5 for row in range(len(rows) - 1)], minor=True)
         axes.grid(which="minor", color="white", linewidth=1.2)
-    _name_ticks(axes, rows, columns)
+    _name_ticks(axes, rows, columns, side - 1.6)
     axes.set_xlabel("answers")
     axes.set_ylabel("asks")
     axes.xaxis.set_label_position("top")
@@ -88,64 +99,114 @@ def all_heads(recording: Recording) -> Figure:
 def token_graph(
     recording: Recording, layer: int | None = None, head: int | None = None, least: float = 0.05
 ) -> Figure:
-    """Tokens on a line and an arc for each link of at least a weight: forward above, back below.
+    """Tokens on a line and an arc for each link of at least a weight.
 
-    The stronger the link, the thicker and darker its arc; what is set apart has no arcs.
+    Above the line a token looks forward, below it looks back. The stronger the link, the thicker
+    and darker its arc; what is set apart has no arcs. Of many links the strongest are drawn.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
 
     layer, head, *_ = opening(recording, layer, head)
+    tokens = _labels(recording.tokens)
     if recording.queries is not recording.tokens:
         raise OptionError("a token graph is of one text, found a recording of two texts")
+    if len(tokens) > _MOST_GRAPHED:
+        raise OptionError(
+            f"a token graph is of at most {_MOST_GRAPHED} tokens, found {len(tokens)}: "
+            "heat_map shows as many as there are"
+        )
     links = _links(recording, layer, head, least)
-    tokens = _labels(recording.tokens)
-    figure = _figure(max(5.0, 0.62 * len(tokens)), 4.2)
+    drawn = links[-_MOST_LINKS * len(tokens) :]
+    # tokens stand upright along the line where they are many, so that it does not grow without end
+    upright = len(tokens) > 24
+    pitch = 0.24 if upright else 0.62
+    figure = _figure(max(5.0, pitch * len(tokens)), 4.6 if upright else 4.2)
     axes = figure.add_subplot()
-    reach = max([abs(i - j) for i, j, _ in links], default=1)
-    for i, j, weight in links:
+    reach = max([abs(i - j) for i, j, _ in drawn], default=1)
+    gap = 0.1 if not upright else 0.034 * max(map(width_of, tokens)) + 0.04
+    for i, j, weight in drawn:
         side = 1 if j > i else -1
-        tall = 1.33 * side * (0.25 + 0.75 * abs(i - j) / reach)
-        points = [(i, 0.1 * side), (i, tall), (j, tall), (j, 0.1 * side)]
+        tall = gap + 1.33 * (0.25 + 0.75 * abs(i - j) / reach)
+        points = [(i, gap * side), (i, tall * side), (j, tall * side), (j, gap * side)]
         curve = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
         strength = {"linewidth": 0.5 + 4 * weight, "alpha": min(1.0, 0.12 + weight)}
         axes.add_patch(PathPatch(curve, facecolor="none", edgecolor=LIGHT.answer, **strength))
-    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9, "parse_math": False}
+    style: dict[str, Any] = {"ha": "center", "va": "center", "parse_math": False}
+    style |= {"rotation": 90, "fontsize": 8} if upright else {"fontsize": 9}
     for place, token in enumerate(tokens):
         axes.text(place, 0.0, token, fontfamily=_families(tokens), **style)
     axes.set_xlim(-0.7, len(tokens) - 0.3)
-    axes.set_ylim(-1.15, 1.15)
+    axes.set_ylim(-1.1 - gap, 1.1 + gap)
     axes.axis("off")
+    aside: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 8, "color": LIGHT.muted}
+    axes.text(0, 1, "above: looks forward", va="top", **aside)
+    count = (
+        "" if len(drawn) == len(links) else f"; the {len(drawn)} strongest of {len(links)} links"
+    )
+    axes.text(0, 0, f"below: looks back{count}", va="bottom", **aside)
     _set_title(axes, _title(recording, layer, head))
     return figure
 
 
 def head_profile(recording: Recording) -> Figure:
-    """Where heads stand: mean entropy of the weights (bits) across, mean distance looked up."""
-    figure = _figure(5.6, 4.4)
+    """Where heads stand: mean entropy of the weights (bits) across, mean distance looked up.
+
+    Coloured by layer. Only those heads are named that stand apart enough to have room for it.
+    """
+    figure = _figure(6.2, 4.6)
+    from matplotlib.ticker import MaxNLocator
+
     axes = figure.add_subplot()
-    count = len(recording.layers)
-    for place, (layer, seen) in enumerate(
-        zip(recording.layer_numbers, recording.layers, strict=True)
-    ):
-        entropy, distance = spread(seen)
-        axes.scatter(
-            entropy.tolist(), distance.tolist(), s=34, color=_scale()((place + 1) / count),
-            edgecolor=LIGHT.ink, linewidth=0.4, label=f"layer {layer}",
+    spreads = [spread(seen) for seen in recording.layers]
+    x = [value for entropy, _ in spreads for value in entropy.tolist()]
+    y = [value for _, distance in spreads for value in distance.tolist()]
+    heads = len(recording.head_numbers)
+    numbers = [
+        (layer, head) for layer in recording.layer_numbers for head in recording.head_numbers
+    ]
+    layers = [layer for layer, _ in numbers]
+    first, last = min(layers), max(layers)
+    points = axes.scatter(
+        x, y, s=34, c=layers, cmap=_layer_scale(), vmin=first, vmax=max(last, first + 1),
+        edgecolor=LIGHT.ink, linewidth=0.4,
+    )  # fmt: skip
+    for place in _with_room(x, y):
+        layer, head = numbers[place]
+        axes.annotate(
+            f"{layer}·{head}" if len(recording.layers) > 1 else str(head), (x[place], y[place]),
+            xytext=(4, 3), textcoords="offset points", fontsize=6.5, color=LIGHT.muted,
         )  # fmt: skip
-        for head, x, y in zip(
-            recording.head_numbers, entropy.tolist(), distance.tolist(), strict=True
-        ):
-            axes.annotate(
-                str(head), (x, y), xytext=(4, 3), textcoords="offset points", fontsize=6,
-                color=LIGHT.muted,
-            )  # fmt: skip
     axes.set_xlabel("entropy of a head's weights, bits")
     axes.set_ylabel("mean distance looked, tokens")
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+    name = visible(recording.model, 40) + ": " if recording.model else ""
+    named = "layer·head" if len(recording.layers) > 1 else "by number"
+    _set_title(axes, f"{name}{heads * len(recording.layers)} heads, named {named}")
+    if len(recording.layers) > 1:
+        whole = MaxNLocator(integer=True)
+        bar = figure.colorbar(points, ax=axes, fraction=0.04, pad=0.03, ticks=whole)
+        bar.set_label("layer")
+        bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return figure
+
+
+def _with_room(x: Sequence[float], y: Sequence[float]) -> list[int]:
+    """The points beside which there is room for a name, loneliest first."""
+    # as shares of the axes: the one begins at the least x, the other at zero
+    places = np.stack([np.asarray(x) / (np.ptp(x) or 1.0), np.asarray(y) / (max(y) or 1.0)], axis=1)
+    away = np.linalg.norm(places[:, None] - places, axis=2)
+    np.fill_diagonal(away, np.inf)
+    named: list[int] = []
+    for place in np.argsort(-away.min(axis=1), kind="stable").tolist():
+        right, up = (places - places[place]).T
+        # a name stands to the right of its point and a little above it
+        others = (right > 0) & (right < 0.065) & (up > -0.03) & (up < 0.045)
+        names = (np.abs(right[named]) < 0.065) & (np.abs(up[named]) < 0.04)
+        if not others.any() and not names.any():
+            named.append(place)
+    return named
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -174,6 +235,14 @@ def _scale() -> Colormap:
 
     anchors = [tuple(channel / 255 for channel in anchor) for anchor in LIGHT.scale]
     return LinearSegmentedColormap.from_list("limelight", anchors)  # pyright: ignore
+
+
+@cache
+def _layer_scale() -> Colormap:
+    """The scale without its palest part, which would vanish on white."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("limelight layers", _scale()(np.linspace(0.15, 1, 32)))  # pyright: ignore
 
 
 def _links(
@@ -205,14 +274,15 @@ def _set_title(axes: Axes, title: str) -> None:
         axes.set_title(title, fontsize=10, pad=12, parse_math=False, fontfamily=_families([title]))
 
 
-def _name_ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Tokens as tick labels, every so many where there are too many to read."""
+def _name_ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str], inches: float) -> None:
+    """Tokens as tick labels along sides of so many inches, every so many where all are too many."""
     families = _families([*rows, *columns])
-    size = max(4.0, min(9.0, 300 / max(len(rows), len(columns), 1)))
+    # a line of text takes about 1.2 times its size; a point is 1/72 of an inch
+    pitch = 72 * inches / max(len(rows), len(columns), 1) / 1.2
+    size = max(_SMALLEST_TEXT, min(9.0, pitch))
     style: dict[str, Any] = {"fontsize": size, "fontfamily": families, "parse_math": False}
     for axis, labels in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        step = -(-len(labels) // _MOST_LABELS)
-        places = range(0, len(labels), max(step, 1))
+        places = range(0, len(labels), max(1, math.ceil(size / pitch)))
         axis.set_ticks(list(places), [labels[place] for place in places], **style)
     axes.xaxis.tick_top()
     axes.tick_params(axis="x", rotation=90)
