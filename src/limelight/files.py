@@ -11,17 +11,6 @@ from pathlib import Path
 from limelight.shapes import FileError, OptionError
 
 
-def check_writable(path: str | Path) -> None:
-    """Raise unless a file can be put there: for whoever computes long before there is one."""
-    path = Path(path)
-    if path.is_dir():
-        raise FileError(f"{path}: cannot be written: it is a folder")
-    try:
-        tempfile.TemporaryFile(dir=path.parent).close()
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written: {error.strerror}") from error
-
-
 @contextmanager
 def writing(path: str | Path) -> Generator[Path]:
     """A temporary path beside `path` that takes its place when the block ends without an error.
@@ -49,8 +38,11 @@ def writing(path: str | Path) -> Generator[Path]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise unless `writing(path)` can begin; nothing is left behind."""
-    _beside(Path(path)).unlink()
+    """Raise unless a file can be put there: for whoever computes long before there is one."""
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path}: cannot be written: it is a folder")
+    _beside(path).unlink()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_the_words_of_a_heat_map_are_whole_and_apart(tokens: int) -> None:
     assert min(label.get_fontsize() for label in ticks) >= 5.5
     middles = sorted((box.y0 + box.y1) / 2 for box in found[2:])
     size = ticks[0].get_fontsize() * drawn.dpi / 72
-    assert min(b - a for a, b in zip(middles, middles[1:], strict=False)) > 0.9 * size
+    assert min(b - a for a, b in pairwise(middles)) > 0.9 * size
 
 
 def test_a_profile_of_many_heads_has_a_bar_of_colours_and_names_apart() -> None:
@@ -136,6 +137,6 @@ def test_a_graph_of_many_tokens_draws_the_strongest_links_and_says_what_it_shows
     assert any(one.startswith("below: looks back; the 210 strongest of ") for one in said)
     words = [text for text in axes.texts if text.get_text().startswith("word")]
     found = boxes(drawn, words)
-    assert not any(a.overlaps(b) for a, b in zip(found, found[1:], strict=False))
+    assert not any(a.overlaps(b) for a, b in pairwise(found))
     with pytest.raises(OptionError, match="at most 120 tokens, found 121"):
         figure.token_graph(random_recording(121))

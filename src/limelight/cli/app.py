@@ -36,7 +36,7 @@ app.command()(embed)
 
 def _print_version(wanted: bool) -> bool:
     if wanted:
-        typer.echo(f"limelight {__version__}")
+        print(f"limelight {__version__}")
         raise typer.Exit
     return wanted
 

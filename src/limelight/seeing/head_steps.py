@@ -161,10 +161,10 @@ def _attention(
     added, masked = _added(problem, head, weights.dtype), _capped(problem)
     if added:
         masked = " + ".join([masked, *(step.name for step in added)])
-    if problem.mask is not None:
+    allowed = reference.allowed(problem)
+    if problem.mask is not None and allowed is not None:
         masked += " where mask is 1, −∞ where it is 0"
-        allowed = problem.mask.allowed(problem.extent, weights.device).expand(problem.extent)
-        mask = allowed[0, head].to(weights.dtype)
+        mask = allowed.expand(problem.extent)[0, head].to(weights.dtype)
         added.append(Step("mask", f"1 where {problem.mask.name()} lets a token look", "i j", mask))
     return [
         Step("scores", "Q · Kᵀ", "i j", similarity),
