@@ -11,7 +11,7 @@ eager attention spreads its weight over the padding; such rows are ignored by ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,7 +25,10 @@ from limelight.ops.masks import causal
 from limelight.ops.problem import Problem, check_problem
 from limelight.ops.seen import Seen
 from limelight.seeing.hf_masks import LazyMask, lazy_mask
-from limelight.shapes import UnavailableError
+from limelight.shapes import OptionError, UnavailableError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NAME = "limelight"
 
@@ -55,6 +58,37 @@ def register() -> None:
         ) from error
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, lazy_mask)
+
+
+def check_model(model: object) -> None:
+    """Raise unless a model goes through the attention interface of transformers."""
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):
+        raise OptionError(
+            f"model must be a Hugging Face model, found {type(model).__name__}; "
+            "look(text, model=...) records our own"
+        )
+    for part in model.modules():
+        # transformers has no public way to ask; to try and fail would leave a warning behind.
+        if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
+            raise UnavailableError(
+                f"{type(part).__name__} computes its attention by itself instead of through the "
+                "attention interface of transformers, so it cannot be watched. What can be done: "
+                'run it with attn_implementation="eager" and output_attentions=True, and give '
+                "the dense weights to Recording.of_weights"
+            )
+
+
+def set_implementation(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
+    """Switch to limelight's attention; what each config said before, to be put back."""
+    configs: dict[int, tuple[Any, str | None]] = {}
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if hasattr(config, "_attn_implementation_internal"):
+            configs[id(config)] = (config, config._attn_implementation_internal)  # pyright: ignore[reportOptionalMemberAccess]
+    model.set_attn_implementation(NAME)
+    return list(configs.values())
 
 
 def attention(

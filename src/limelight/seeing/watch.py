@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor, nn
 
 from limelight.ops.lens import Lens
 from limelight.ops.seen import Seen
 from limelight.seeing.beams import along, batch_of, in_place, line_of, origins, rows_before
+from limelight.seeing.calls import Calls
 from limelight.seeing.choice import LENS, check_chosen
 from limelight.seeing.hf_tokens import tokens_of_ids
-from limelight.seeing.huggingface import NAME, Watcher, register, watchers
+from limelight.seeing.huggingface import (
+    Watcher,
+    check_model,
+    register,
+    set_implementation,
+    watchers,
+)
 from limelight.seeing.join import (
     Piece,
     join,
@@ -26,8 +32,8 @@ from limelight.seeing.join import (
     without_source,
 )
 from limelight.seeing.recording import Recording
-from limelight.seeing.stacks import Place, is_cross, labelled, place_of
-from limelight.shapes import OptionError, UnavailableError, shape_text
+from limelight.seeing.stacks import Place, is_cross, labelled
+from limelight.shapes import OptionError, shape_text
 from limelight.version import __version__
 
 if TYPE_CHECKING:
@@ -77,16 +83,16 @@ def watch(
         heads: the heads to record, by number; all unless given.
     """
     register()  # says so where transformers is not installed
-    _check_model(model)
+    check_model(model)
     watched = Watched(model, lens, layers, heads)
-    configs = _set_implementation(model)
-    hooks = watched.hooks()
-    for module in watched.places:
+    configs = set_implementation(model)
+    hooks = watched.model_calls.hooks()
+    for module in watched.model_calls.places:
         watchers[module] = watched.begin_call
     try:
         yield watched
     finally:
-        for module in watched.places:
+        for module in watched.model_calls.places:
             watchers.pop(module, None)
         for hook in hooks:
             hook.remove()
@@ -117,70 +123,25 @@ class Watched:
         self.layers = None if layers is None else list(layers)
         check_chosen("heads", heads, getattr(model.config, "num_attention_heads", None))
         check_chosen("layers", layers, getattr(model.config, "num_hidden_layers", None))
-        self._names = {module: name for name, module in model.named_modules()}
-        self.places = _places(model)
-        taken = [module for module in self.places if module in watchers]
+        self.model_calls = Calls(model)
+        taken = [module for module in self.model_calls.places if module in watchers]
         if taken:
             raise OptionError("model is being watched already: leave that block first")
         self._tracks: dict[str, dict[int, list[list[_Step]]]] = {}
-        self._ids: dict[str, Tensor] = {}
-        self._running = 0
-        """how many models, one within the other, are in their forward call"""
-        self._calls: Counter[nn.Module] = Counter()
-        """of each attention module in this forward call"""
-        self._repeats: Counter[str] = Counter()
-        """of each stack in this forward call: calls of modules that had been called already"""
-
-    def hooks(self) -> list[Any]:
-        """Note when each model within the model begins, and the token ids that it is given."""
-        from transformers import PreTrainedModel
-
-        def begin(module: nn.Module, args: Any, options: dict[str, Any]) -> None:
-            self._running += 1
-            name = self._names[module]
-            for one in [one for one in self._calls if _is_within(self._names[one], name)]:
-                self._repeats.pop(self.places[one][0].stack, None)
-                del self._calls[one]
-            ids = options.get("input_ids", args[0] if args else None)
-            if isinstance(ids, Tensor) and not ids.is_floating_point() and ids.ndim == 2:
-                self._ids[name] = ids.detach()
-            else:
-                self._ids.pop(name, None)
-
-        def end(*_: Any) -> None:
-            self._running -= 1
-
-        models = [one for one in self.model.modules() if isinstance(one, PreTrainedModel)]
-        return [
-            *(one.register_forward_pre_hook(begin, with_kwargs=True) for one in models),
-            *(one.register_forward_hook(end, always_call=True) for one in models),
-        ]
 
     def begin_call(self, module: nn.Module) -> Watcher | None:
         """Who watches a call that a module begins; attention asks this."""
-        place = self._place_of_call(module)
+        place = self.model_calls.place_of(module)
         if self.layers is not None and place.layer not in self.layers:
             return None
         # What calls go on from is told by their keys, which a lens with keep=False drops later.
         return Watcher(replace(self.lens, keep=True), partial(self._note, module, place))
 
-    def _place_of_call(self, module: nn.Module) -> Place:
-        """Layers that share a module call it one after the other in one forward call."""
-        places = self.places[module]
-        stack = places[0].stack
-        before = self._calls[module] if self._running else 0
-        if self._running:
-            self._calls[module] += 1
-        if before < len(places):
-            return Place(stack, places[before].layer + self._repeats[stack])
-        self._repeats[stack] += 1
-        return Place(stack, places[-1].layer + self._repeats[stack])
-
     def _note(self, module: nn.Module, place: Place, seen: Seen, first_key: int) -> None:
         if self.heads is not None:
             seen = seen.heads(self.heads)
-        ids = self._ids_for(self._names[module], seen.extent.i)
-        key_ids = self._source_ids(seen.extent.j) if place.cross else None
+        ids = self.model_calls.ids_for(module, seen.extent.i)
+        key_ids = self.model_calls.source_ids(seen.extent.j) if place.cross else None
         passes = self._tracks.setdefault(place.stack, {}).setdefault(place.layer, [])
         step = _Step(own_keys(Piece(seen, first_key)), ids, key_ids, self._turn(place))
         if not passes:
@@ -387,38 +348,6 @@ class Watched:
             )
         return labels[name]
 
-    def _ids_for(self, name: str, size: int) -> Tensor | None:
-        """What the innermost model around a module was given, if it fits."""
-        around = [one for one in self._ids if _is_within(name, one)]
-        for one in sorted(around, key=len, reverse=True):
-            if self._ids[one].shape[1] == size:
-                return self._ids[one]
-        return None
-
-    def _source_ids(self, size: int) -> Tensor | None:
-        for name, ids in self._ids.items():
-            if "encoder" in name.lower() and ids.shape[1] == size:
-                return ids
-        return None
-
-
-def _places(model: nn.Module) -> dict[nn.Module, list[Place]]:
-    """Where each numbered module stands: once, or once for each layer that lists it as its own."""
-    places: dict[nn.Module, list[Place]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        place = place_of(name)
-        if place is None:
-            continue
-        known = places.setdefault(module, [])
-        # Under another name for the whole stack it is the same layer again.
-        if not known or (place.stack == known[0].stack and place not in known):
-            known.append(place)
-    return places
-
-
-def _is_within(name: str, around: str) -> bool:
-    return around == "" or name.startswith(around + ".")
-
 
 def _origins(before: _Step, after: _Step, place: Place) -> Tensor | None:
     """What `after` goes on from: the cache of the call before, or the next token of a target."""
@@ -459,33 +388,3 @@ def _joined_ids(steps: list[_Step], line: list[int]) -> list[int] | None:
             return None
         ids += step.row_of(step.ids, row)
     return ids
-
-
-def _check_model(model: object) -> None:
-    from transformers import PreTrainedModel
-
-    if not isinstance(model, PreTrainedModel):
-        raise OptionError(
-            f"model must be a Hugging Face model, found {type(model).__name__}; "
-            "look(text, model=...) records our own"
-        )
-    for part in model.modules():
-        # transformers has no public way to ask; to try and fail would leave a warning behind.
-        if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
-            raise UnavailableError(
-                f"{type(part).__name__} computes its attention by itself instead of through the "
-                "attention interface of transformers, so it cannot be watched. What can be done: "
-                'run it with attn_implementation="eager" and output_attentions=True, and give '
-                "the dense weights to Recording.of_weights"
-            )
-
-
-def _set_implementation(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Switch to limelight's attention; what each config said before, to be put back."""
-    configs: dict[int, tuple[Any, str | None]] = {}
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if hasattr(config, "_attn_implementation_internal"):
-            configs[id(config)] = (config, config._attn_implementation_internal)  # pyright: ignore[reportOptionalMemberAccess]
-    model.set_attn_implementation(NAME)
-    return list(configs.values())
