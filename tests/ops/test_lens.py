@@ -414,6 +414,8 @@ def test_seen_of_weights_is_seen_of_the_call():
         (lambda: Lens(map=(0, 4)), "map size must be a whole number of at least 1, found 0"),
         (lambda: Lens(columns=3), "columns must be a sequence of keys, found 3"),
         (lambda: Lens(columns=(1.5,)), "columns must be whole numbers, found 1.5"),
+        (lambda: Lens(columns=("a",)), "columns must be whole numbers, found 'a'"),
+        (lambda: Lens(columns=(None,)), "columns must be whole numbers, found None"),
         (lambda: Lens(band=-2), "band must be a whole number of at least 0, found -2"),
     ],
 )

@@ -229,7 +229,8 @@ def test_the_story_of_one_token():
     rec = ll.look("The animal didn't cross the street because it was too tired.")
     steps = rec.steps(layer=3, head=1)
     assert [step.name for step in steps] == NAMES
-    story = steps.story(rec.find("it")[0])
+    story = steps.story("it")
+    assert story == steps.story(rec.find("it")[0])
     assert story[0].startswith('"it" asks')
     assert 'best match "animal" 0.677' in story[2]
     assert 'takes 68% of the value of "animal"' in story[3]

@@ -37,9 +37,10 @@ zero give tensors of those sizes.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 from torch import Tensor
 
@@ -92,10 +93,11 @@ class Lens:
             _check_cells(name, getattr(self, name))
         if not isinstance(self.columns, Iterable):
             raise OptionError(f"columns must be a sequence of keys, found {self.columns!r}")
-        for column in self.columns:
-            if isinstance(column, bool) or int(column) != column:
+        columns = tuple(self.columns)
+        for column in columns:
+            if isinstance(column, bool) or not isinstance(column, SupportsIndex):
                 raise OptionError(f"columns must be whole numbers, found {column!r}")
-        object.__setattr__(self, "columns", tuple(int(column) for column in self.columns))
+        object.__setattr__(self, "columns", tuple(map(operator.index, columns)))
 
     def __repr__(self) -> str:
         shown = [

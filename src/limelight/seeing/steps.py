@@ -17,6 +17,7 @@ from limelight.ops.problem import check_problem
 from limelight.ops.sources import Call
 from limelight.seeing.flow import flow_of
 from limelight.seeing.head_steps import Attended, Step, tell
+from limelight.seeing.picks import Pick, find_tokens
 from limelight.seeing.tokens import Token, plain_tokens
 from limelight.shapes import OptionError
 
@@ -56,11 +57,15 @@ class Steps:
     def __contains__(self, name: object) -> bool:
         return any(step.name == name for step in self.steps)
 
-    def story(self, token: int) -> list[str]:
-        """What happens to one token, a line a step; `token` is its index among the queries."""
-        if not -len(self.queries) <= token < len(self.queries):
-            raise OptionError(f"token must be an index below {len(self.queries)}, found {token}")
-        return _story(self, token % len(self.queries))
+    def story(self, token: Pick) -> list[str]:
+        """What happens to one token, a line a step; `token` is its index or its text."""
+        found = find_tokens(token, self.queries)
+        if len(found) != 1:
+            raise OptionError(
+                f"token must be one token, found {token!r}, which is {len(found)}: "
+                f"give one of {found}"
+            )
+        return _story(self, found[0])
 
     def __str__(self) -> str:
         where = (
