@@ -9,6 +9,7 @@ from torch import Tensor
 
 import limelight as ll
 from benchmarks.harness import Bench, Call, Case, Target, UnableError, at_least, tensors
+from limelight.ops.mask import Mask
 
 TITLE = "forward + backward float32"
 TARGET = "≥ 1.25x at each point"
@@ -25,7 +26,7 @@ def ask(bench: Bench) -> list[Target]:
             leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
             pairs = n * (n + 1) / 2 if causal else n * n
 
-            def ours(leaves: list[Tensor] = leaves, mask: ll.Mask | None = mask) -> Tensor:
+            def ours(leaves: list[Tensor] = leaves, mask: Mask | None = mask) -> Tensor:
                 return ll.attend(*leaves, mask=mask)
 
             def theirs(leaves: list[Tensor] = leaves, causal: bool = causal) -> Tensor:
