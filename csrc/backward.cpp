@@ -147,6 +147,8 @@ void Gradients::prepare(int64_t b, int64_t h, Range rows) const {
     for (int64_t i = rows.low; i < rows.high; ++i) {
       const T* out = static_cast<const T*>(call_.out.data) + call_.out.at(b, h, i);
       const T* grad = static_cast<const T*>(call_.grad_out.data) + call_.grad_out.at(b, h, i);
+      fetch_row(out + kAhead * call_.out.stride[2], p_.e());
+      fetch_row(grad + kAhead * call_.grad_out.stride[2], p_.e());
       vf sum{};
       int64_t c = 0;
       for (; c + W <= p_.e(); c += W) sum += load(out + c) * load(grad + c);

@@ -7,11 +7,11 @@
 
 namespace limelight::LIMELIGHT_ISA::decoding {
 
-inline constexpr int64_t kSteps = 64;         // keys that a block takes from each place it reads at,
+inline constexpr int64_t kSteps = 128;        // keys that a block takes from each place it reads at,
 inline constexpr int64_t kKeys = 4 * kSteps;  // and in all
 inline constexpr int64_t kLeastKeys = 512;    // fewer are not worth a job of their own
-inline constexpr int64_t kJobs = 128;         // enough for many cores, few enough to combine for nothing
-inline constexpr double kWorthThread = 3e4;   // elements read that pay for waking another thread
+inline constexpr int64_t kJobs = 64;  // enough for many cores, and stretches long enough to be read at full speed
+inline constexpr double kWorthThread = 3e4;  // elements read that pay for waking another thread
 
 // A part is one (batch, key head) and one stretch of its keys.
 struct Plan {

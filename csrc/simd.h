@@ -37,6 +37,9 @@ typedef int32_t vi __attribute__((vector_size(W * 4)));
 typedef uint32_t vu __attribute__((vector_size(W * 4)));
 typedef uint16_t vh __attribute__((vector_size(W * 2)));
 
+inline constexpr int64_t kLineBytes = 64;  // of a cache line
+inline constexpr int64_t kAhead = 8;       // rows to ask for ahead of the one in hand
+
 struct bf16 {
   uint16_t bits;
 };
@@ -222,6 +225,12 @@ LIMELIGHT_INLINE void with_type(Dtype dtype, Body&& body) {
     case Dtype::bf16: return body(static_cast<bf16*>(nullptr));
     case Dtype::f16: return body(static_cast<f16*>(nullptr));
   }
+}
+
+// Asks for a row before it is needed: rows that lie far apart are more than the hardware foresees.
+template <class T>
+LIMELIGHT_INLINE void fetch_row(const T* from, int64_t count) {
+  for (int64_t t = 0; t < count; t += kLineBytes / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(from + t);
 }
 
 // into[0 … count) = factor · from, then zeros up to `padded`.

@@ -125,8 +125,6 @@ LIMELIGHT_INLINE void store_rows(const vf (&row)[W], int64_t wide, float* into, 
     if (r < wide) store(into + r * step, row[r]);
 }
 
-inline constexpr int64_t kLine = 16;  // floats of a cache line
-
 // Rows of `from` (count × depth, row stride in elements) times `factor` as panels of NR rows turned upright:
 // into[panel][k][r], rows after the last are 0. This is B of S = Q·Kᵀ, with the keys as rows.
 template <class T>
@@ -134,7 +132,8 @@ void pack_panels(const T* from, int64_t stride, int64_t count, int64_t depth, fl
   for (int64_t p = 0; p < count; p += NR, into += NR * depth) {
     for (int64_t k = 0; k < depth; k += W) {
       const int64_t wide = smaller(W, depth - k);
-      if (k % kLine == 0)  // many short rows side by side: more streams than the hardware foresees
+      if (k * static_cast<int64_t>(sizeof(T)) % kLineBytes ==
+          0)  // many short rows side by side: more streams than the hardware foresees
         for (int r = 0; r < NR; ++r) __builtin_prefetch(from + (p + NR + r) * stride + k);
       for (int half = 0; half < NR; half += W) {
         vf row[W];
@@ -185,7 +184,10 @@ void pack_columns(const T* from, int64_t stride, int64_t count, int64_t width, f
 // Rows of `from` as dense float rows of `padded` ≥ width columns, the rest 0.
 template <class T>
 void pack_rows(const T* from, int64_t stride, int64_t count, int64_t width, int64_t padded, float* into) {
-  for (int64_t r = 0; r < count; ++r) read_row(from + r * stride, into + r * padded, width, padded);
+  for (int64_t r = 0; r < count; ++r) {
+    if (r + kAhead < count) fetch_row(from + (r + kAhead) * stride, width);
+    read_row(from + r * stride, into + r * padded, width, padded);
+  }
 }
 
 }  // namespace limelight::LIMELIGHT_ISA
