@@ -296,7 +296,8 @@ def test_multihead_attention_may_drop_everything() -> None:
     ours = ll.MultiheadAttention(16, 4, dropout=1.0)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(5, 2, 16)
-    assert torch.allclose(ours(x, x, x)[0], theirs(x, x, x)[0], atol=1e-6)
+    for own, other in zip(ours(x, x, x), theirs(x, x, x), strict=True):
+        assert torch.allclose(own, other, atol=1e-6)
 
 
 def bools(*shape: int) -> torch.Tensor:
@@ -386,3 +387,19 @@ def test_both_doors_compile_whole() -> None:
     """In a process of its own: the type checks of the tests are not made to be compiled."""
     ran = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
     assert ran.stdout.strip() == "well", ran.stderr
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_weights_given_in_training_are_those_that_dropout_left(masked: bool) -> None:
+    layer = ll.MultiheadAttention(8, 2, dropout=0.5, batch_first=True, bias=False)
+    with torch.no_grad():
+        layer.out_proj.weight.copy_(torch.eye(8))
+    x = torch.randn(3, 6, 8)
+    mask = torch.ones(6, 6, dtype=torch.bool).triu(1) if masked else None
+    output, weights = layer(x, x, x, attn_mask=mask, average_attn_weights=False)
+    values = (x @ layer.in_proj_weight[16:].T).unflatten(2, (2, 4)).transpose(1, 2)
+    assert torch.allclose((weights @ values).transpose(1, 2).flatten(2), output, atol=1e-5)
+    whole = layer.eval()(x, x, x, attn_mask=mask, average_attn_weights=False)[1]
+    kept = weights != 0
+    assert 0 < kept.sum() < (whole != 0).sum()
+    assert torch.allclose(weights[kept], 2 * whole[kept], atol=1e-6)

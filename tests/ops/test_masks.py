@@ -147,6 +147,12 @@ def test_documents_draw_with_the_batch_and_heads_of_what_is_inside() -> None:
     assert drawing.splitlines()[1:] == ["■ · ·", "· ■ ·", "· ■ ·"]
 
 
+def test_anchors_draw_with_room_for_the_last() -> None:
+    assert len(str(ll.anchors(9)).splitlines()[1:]) == 10
+    assert len(str(ll.anchors(0)).splitlines()[1:]) == 8
+    assert len(str(ll.documents([4, 8]) & ll.anchors(9)).splitlines()[1:]) == 12
+
+
 def test_a_large_mask_draws_itself_pooled() -> None:
     drawing = ll.causal().draw(128)
     lines = drawing.splitlines()

@@ -209,14 +209,12 @@ class MultiheadAttention(nn.MultiheadAttention):
             mask, bias = causal(diagonal=0), None
         else:
             mask, bias = self._masks(key_padding_mask, attn_mask, q, k.shape[2])
-        seen, chance = _usual_dropout("dropout", self.dropout if self.training else 0.0, v)
-        heads = attend(q, k, seen, mask=mask, bias=bias, dropout=chance)
+        dropout = self.dropout if self.training else 0.0
+        heads, weights = _attend(q, k, v, mask, bias, dropout, need_weights)
         merged = heads.transpose(1, 2).flatten(2)
         output = nn.functional.linear(merged, self.out_proj.weight, self.out_proj.bias)
-        weights = None
-        if need_weights:
-            weights = _weights(q, k, mask, bias)
-            weights = weights.mean(1) if average_attn_weights else weights
+        if weights is not None and average_attn_weights:
+            weights = weights.mean(1)
         if not batched:
             return output[0], None if weights is None else weights[0]
         return output if self.batch_first else output.transpose(0, 1), weights
@@ -305,7 +303,27 @@ class MultiheadAttention(nn.MultiheadAttention):
         return allowed, added
 
 
-def _weights(q: Tensor, k: Tensor, mask: Tensor | Mask | None, bias: Tensor | None) -> Tensor:
-    """The dense weights, by attending to the identity: its output is the weights themselves."""
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | Mask | None,
+    bias: Tensor | None,
+    dropout: float,
+    need_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """The output `b h i d`, and the dense weights `b h i j` if they are needed.
+
+    The weights come by attending to the identity: its output is the weights themselves. With
+    dropout both come of one call, for the weights are those that it left.
+    """
+    if not need_weights:
+        seen, chance = _usual_dropout("dropout", dropout, v)
+        return attend(q, k, seen, mask=mask, bias=bias, dropout=chance), None
     eye = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
-    return attend(q, k, eye, mask=mask, bias=bias, impl="reference")
+    if dropout:
+        both, chance = _usual_dropout("dropout", dropout, torch.cat((v, eye), dim=-1))
+        joint = attend(q, k, both, mask=mask, bias=bias, dropout=chance, impl="reference")
+        return joint[..., : v.shape[-1]], joint[..., v.shape[-1] :]
+    heads = attend(q, k, v, mask=mask, bias=bias)
+    return heads, attend(q, k, eye, mask=mask, bias=bias, impl="reference")

@@ -86,6 +86,10 @@ class Place:
         return table
 
 
+USUAL = 8
+"""Queries and keys of the drawing of a mask that fits any number of them."""
+
+
 class Mask:
     """A rule for which keys each query may see. Make one with `causal()`, `window(...)`, ..."""
 
@@ -130,7 +134,7 @@ class Mask:
         return Lowered(program, ())
 
     def natural_extent(self) -> Extent | None:
-        """The extent that the mask itself implies, or None if it fits any."""
+        """The extent that the mask itself implies, or None if it fits any that is drawn."""
         return None
 
     def dense(
@@ -156,7 +160,7 @@ class Mask:
 
     def draw(self, i: int | None = None, j: int | None = None) -> str:
         """The mask of the first batch row and head as text, pooled when it is large."""
-        natural = self.natural_extent() or Extent(1, 1, 8, 8)
+        natural = self.natural_extent() or Extent(1, 1, USUAL, USUAL)
         rows = natural.i if i is None else i
         columns = (natural.j if i is None else rows) if j is None else j
         return draw(self.dense(rows, columns, b=natural.b, h=natural.h)[0, 0], self.name())

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from limelight.ops.mask import Code, Extent, Lowered, Mask, Place, table_text
+from limelight.ops.mask import USUAL, Code, Extent, Lowered, Mask, Place, table_text
 from limelight.shapes import ShapeError
 
 FAR = 1 << 62
@@ -140,6 +140,10 @@ class Anchors(Mask):
         counts = torch.zeros(extent.j + 1, dtype=torch.int64, device=device)
         counts[1:] = self._among(torch.arange(extent.j, device=device)).cumsum(0)
         return Lowered((Code.ANCHORS, first_table), (counts,))
+
+    def natural_extent(self) -> Extent | None:
+        needed = max(self.tokens, default=0) + 1
+        return Extent(1, 1, needed, needed) if needed > USUAL else None
 
     def name(self) -> str:
         return f"anchors({list(self.tokens)})"
