@@ -31,10 +31,12 @@ class Job {
   void run() {
     const int64_t tiles = heads_ * tiles_a_head_;
     for (int64_t t = 0; t < tiles; ++t) start(t);
-    Range keys{0, p_.j()};
-    if (p_.mask) keys = key_range(*p_.mask.nodes, {b_, first_head_, p_.i(), p_.j()}, rows_.begin, rows_.end);
-    const int64_t step = keys.high - keys.low <= plan_.pack_keys ? plan_.pack_keys : kTileKeys;
-    for (int64_t j0 = keys.low; j0 < keys.high; j0 += step) {
+    // Where keys are cut is the same for all jobs of a block of rows, so that no sum depends on their number.
+    const Range keys = seen_by(rows_.begin, rows_.end), block = seen_by(rows_.block_begin, rows_.block_end);
+    const bool at_once = block.high - block.low <= plan_.pack_keys;
+    const int64_t step = at_once ? plan_.pack_keys : kTileKeys, grain = at_once ? NR : kTileKeys;
+    const int64_t first = block.low + (keys.low - block.low) / grain * grain;
+    for (int64_t j0 = first; j0 < keys.high; j0 += step) {
       if (interrupted()) return;
       KeyTile key{j0, smaller(step, keys.high - j0), nullptr, nullptr, KeyTile::unknown};
       for (int64_t t = 0; t < tiles; ++t) visit(tile(t), key);
@@ -44,6 +46,11 @@ class Job {
   }
 
  private:
+  Range seen_by(int64_t begin, int64_t end) const {
+    if (!p_.mask) return {0, p_.j()};
+    return key_range(*p_.mask.nodes, {b_, first_head_, p_.i(), p_.j()}, begin, end);
+  }
+
   QueryTile tile(int64_t t) const {
     const int64_t i0 = rows_.begin + t % tiles_a_head_ * kTileRows;
     float* at = states_ + t * plan_.tile_floats();
@@ -359,9 +366,10 @@ bool look(const Look& call) {
     const int64_t piece = survey.piece_count - 1 - rest / plan.chunks;  // the longest first
     Harvest harvest(p, survey, b, piece);
     for (int64_t t = 0; t < segments.count() && !interrupted(); ++t) {
-      const Segment rows{greater(segments[t].begin, survey.pieces[piece]),
-                         smaller(segments[t].end, survey.pieces[piece + 1])};
-      if (rows.begin < rows.end) Job(plan, b, pair % p.g(), rest % plan.chunks, rows, watch(b), &harvest).run();
+      const int64_t begin = greater(segments[t].begin, survey.pieces[piece]);
+      const int64_t end = smaller(segments[t].end, survey.pieces[piece + 1]);
+      const Segment rows{begin, end, begin, end};
+      if (begin < end) Job(plan, b, pair % p.g(), rest % plan.chunks, rows, watch(b), &harvest).run();
     }
   });
 }

@@ -3,6 +3,7 @@
 
 #include "dropout.h"
 #include "forward_tile.h"
+#include "segments.h"
 #include "threads.h"
 
 namespace limelight::LIMELIGHT_ISA {
@@ -10,8 +11,11 @@ namespace limelight::LIMELIGHT_ISA {
 constexpr double kWorthThread = 4e5;       // multiply-adds that pay for waking another thread
 constexpr int64_t kMostRows = 72 << 10;    // floats of queries and outputs of a job, and
 constexpr int64_t kMostPacked = 88 << 10;  // of keys and values: together they fit the second cache
-constexpr int64_t kMaskedTiles = 8;        // of queries: more would see so many keys that a window did not fit
 constexpr int64_t kMostKept = 4 << 20;     // of weights that a lens keeps, unless one tile of queries needs more
+
+// Of queries, under a mask: more would see so many keys that a window did not fit.
+constexpr int64_t kMaskedTiles = kBlockRows / kTileRows;
+static_assert(kBlockRows == 8 * kTileRows, "halves of a block are whole tiles");
 
 // The sizes of a call and how they are cut.
 struct Plan {
@@ -42,10 +46,15 @@ struct Plan {
     heads_a_job = smaller(p.group(), tiles);
     chunks = (p.group() + heads_a_job - 1) / heads_a_job;
     rows_a_job = tiles / heads_a_job * kTileRows;
-    if (!keeps) {  // about four jobs a thread keep the threads evenly busy to the end, jobs of like size too
-      const int64_t all = p.b() * p.g() * chunks * p.i();
-      rows_a_job = smaller(rows_a_job, (all + 4 * threads - 1) / (4 * threads));
-      const int64_t jobs = (p.i() + rows_a_job - 1) / greater(1, rows_a_job);
+    if (keeps) return;
+    // About four jobs a thread keep the threads evenly busy to the end.
+    const int64_t all = p.b() * p.g() * chunks * p.i();
+    const int64_t most = rows_a_job, wanted = smaller(most, (all + 4 * threads - 1) / (4 * threads));
+    if (p.mask) {  // whole parts of a block
+      rows_a_job = kBlockRows;
+      while (rows_a_job > most || (2 * rows_a_job > 3 * wanted && rows_a_job > kTileRows)) rows_a_job /= 2;
+    } else {  // jobs of like size
+      const int64_t jobs = (p.i() + wanted - 1) / greater(1, wanted);
       rows_a_job = greater(kTileRows, round_up((p.i() + jobs - 1) / greater(1, jobs), kTileRows));
     }
   }

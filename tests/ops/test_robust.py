@@ -39,15 +39,29 @@ def test_many_python_threads_at_once() -> None:
         assert all(pool.map(work, range(240)))
 
 
-def test_the_thread_count_follows_torch_and_changes_nothing() -> None:
-    x = torch.randn(2, 4, 300, 64)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        None,
+        ll.causal(),
+        ll.window(100, 20),
+        ll.causal() & ll.window(256),
+        ll.documents([700, 3, 797]) & ll.window(60),
+        ll.anchors(3) | ll.window(40),
+        ll.padding([1400]) & ll.causal(),
+    ],
+    ids=["all", "causal", "window", "both", "documents", "anchors", "padding"],
+)
+@pytest.mark.parametrize("d", [64, 160])
+def test_the_thread_count_follows_torch_and_changes_nothing(mask: ll.Mask | None, d: int) -> None:
+    q, k, v = torch.randn(1, 2, 1500, d), torch.randn(1, 1, 1500, d), torch.randn(1, 1, 1500, d)
     before = torch.get_num_threads()
     try:
         results = []
-        for threads in (1, 2, 3, 5):
+        for threads in (1, 2, 3, 8):
             torch.set_num_threads(threads)
             assert _kernels.threads() == threads
-            results.append(ll.attend(x, x, x, mask=ll.causal()))
+            results.append(ll.attend(q, k, v, mask=mask))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, results[0]) for one in results)
