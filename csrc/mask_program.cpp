@@ -75,7 +75,9 @@ struct MaskProgram::Reader {
     m.table = static_cast<const int64_t*>(numbers(1, call[0]).data);
     m.aligned = number();
     for (int64_t b = 0; b < call[0]; ++b)
-      if (m.table[b] < 0 || m.table[b] > j) refuse("a span leaves the keys");
+      if (m.table[b] < 0 || m.table[b] > j)
+        refuse("padding has a length of " + std::to_string(m.table[b]) +
+               ", expected 0 … j = " + std::to_string(j));
   }
 
   void blocks(MaskNode& m, int64_t i, int64_t j) {

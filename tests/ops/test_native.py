@@ -325,6 +325,22 @@ for impl, mask, bias in calls:
     assert all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in pairs), (impl, mask, bias)
 
 torch.compiler.reset()
+def pad(q, k, v, lengths):
+    return ll.attend(q, k, v, mask=ll.padding(lengths) & ll.window(40))
+
+pads = torch.compile(pad, fullgraph=True, dynamic={dynamic}, backend="aot_eager")
+for lengths in ([40, 90], [3, 0]):
+    lengths = torch.tensor(lengths, dtype=torch.int32)
+    assert torch.allclose(pads(q, k, v, lengths), pad(q, k, v, lengths), atol=1e-6)
+for wrong in ([-1, 90], [3, 200]):
+    try:
+        pads(q, k, v, torch.tensor(wrong, dtype=torch.int32))
+    except ValueError as error:
+        assert "expected 0 … j = 90" in str(error)
+    else:
+        raise AssertionError(wrong)
+
+torch.compiler.reset()
 def drop(q):
     return ll.attend(q, k, v, dropout=0.5)
 

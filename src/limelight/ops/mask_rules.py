@@ -84,17 +84,20 @@ class Padding(Mask):
 
     lengths: Tensor
     side: Literal["right", "left"]
-    longest: int = field(init=False, repr=False)
+    longest: int | None = field(init=False, repr=False)
+    """of the lengths; None while torch.compile traces them, when they have no numbers yet"""
 
     def __post_init__(self) -> None:
         # Known from the start: a check that read the tensor could not be traced by torch.compile.
-        longest = int(self.lengths.max()) if len(self.lengths) else 0
+        longest = None
+        if not torch.compiler.is_compiling():
+            longest = int(self.lengths.max()) if len(self.lengths) else 0
         object.__setattr__(self, "longest", longest)
 
     def check(self, extent: Extent) -> None:
         if len(self.lengths) != extent.b:
             raise ShapeError(f"padding has {len(self.lengths)} lengths, expected b = {extent.b}")
-        if self.longest > extent.j:
+        if self.longest is not None and self.longest > extent.j:
             raise ShapeError(
                 f"padding has a length of {self.longest}, expected at most j = {extent.j}"
             )
@@ -109,6 +112,8 @@ class Padding(Mask):
         return Lowered((Code.SPAN, first_table, at_end), (self.lengths.to(device),))
 
     def natural_extent(self) -> Extent | None:
+        if self.longest is None:
+            return None
         return Extent(len(self.lengths), 1, self.longest, self.longest)
 
     def name(self) -> str:

@@ -41,6 +41,16 @@ def _counts(name: str, values: Iterable[int] | Tensor) -> tuple[int, ...]:
     return tuple(_count(name, value) for value in found)
 
 
+def _traced(lengths: Tensor) -> Tensor:
+    """The tensor as the rule takes it, without a look at its numbers."""
+    if lengths.ndim != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise ShapeError(
+            f"padding lengths must be whole numbers in one axis, found {lengths.dtype} of shape "
+            f"{shape_text(lengths)}"
+        )
+    return lengths.to(torch.int64)
+
+
 def causal(diagonal: int | None = None) -> Mask:
     """Each query sees the keys up to its own position.
 
@@ -96,9 +106,14 @@ def dilated(step: int, left: int | None = None, right: int | None = None) -> Mas
 
 
 def padding(lengths: Sequence[int] | Tensor, side: Literal["right", "left"] = "right") -> Mask:
-    """Row b of the batch holds `lengths[b]` real keys; the rest is padding, on the given side."""
+    """Row b of the batch holds `lengths[b]` real keys; the rest is padding, on the given side.
+
+    A tensor of lengths that torch.compile traces has no numbers yet: the kernel checks them.
+    """
     if side not in ("right", "left"):
         raise OptionError(f"padding side must be 'right' or 'left', found {side!r}")
+    if torch.compiler.is_compiling() and isinstance(lengths, Tensor):
+        return Padding(_traced(lengths), side)
     return Padding(torch.tensor(_counts("padding length", lengths), dtype=torch.int64), side)
 
 
