@@ -120,7 +120,7 @@ class Limits:
     """Seconds after which no further round is begun (three are always run)."""
 
 
-FULL = Limits(rounds=11, block=0.12, budget=7.0)
+FULL = Limits(rounds=11, block=0.12, budget=45.0)
 QUICK = Limits(rounds=5, block=0.04, budget=2.5)
 
 
