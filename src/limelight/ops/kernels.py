@@ -32,9 +32,11 @@ def eager(*tensors: Tensor | None) -> bool:
 
     Without tensors: whether the moment is plain.
     """
+    for one in tensors:
+        if one is not None and type(one) not in _PLAIN:
+            return False
     return (
         not torch.compiler.is_compiling()
-        and all(one is None or type(one) in _PLAIN for one in tensors)
         and not torch.is_autocast_enabled("cpu")
         and _C._get_tracing_state() is None
         and _C._len_torch_dispatch_stack() == 0

@@ -33,6 +33,8 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernel takes this call: a few rows of float32 on the CPU, and no gradient."""
+    if torch.is_grad_enabled():  # asked first: in training that is the answer
+        return False
     return (
         eager(x, weight, bias)
         and x.numel() <= FEW * x.shape[-1]
@@ -43,5 +45,4 @@ def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and x.is_cpu
         and weight.is_contiguous()
         and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
-        and not torch.is_grad_enabled()
     )
