@@ -130,6 +130,22 @@ struct FewRows {
   int64_t rows = 0, outputs = 0, channels = 0;
 };
 
+// A tensor of weights in training; float32, contiguous.
+struct Learned {
+  float* weight = nullptr;
+  const float* grad = nullptr;
+  float *first = nullptr, *second = nullptr;  // the running means of the gradient and of its square
+  int64_t count = 0;
+  int64_t step = 1;  // how many steps it has seen, with this one
+};
+
+// One step of AdamW, with gradients times `scale`.
+struct Adamw {
+  const Learned* all = nullptr;
+  int64_t count = 0;
+  double rate = 0, beta1 = 0, beta2 = 0, epsilon = 0, decay = 0, scale = 1;
+};
+
 // One build of the kernels for one instruction set. Entries that return bool return false if
 // they were interrupted.
 struct Kernels {
@@ -139,6 +155,8 @@ struct Kernels {
   bool (*look)(const Look&);
   bool (*bend)(const Bend&);
   bool (*few_rows)(const FewRows&);
+  bool (*adamw)(const Adamw&);
+  bool (*sum_squares)(const Learned* all, int64_t count, double& total);  // of the gradients
   // The two ceilings of the machine: `operations` gets how many were done, in multiply-adds counted as two.
   bool (*multiply_add)(int threads, double& operations);
   bool (*read_memory)(int threads, const float* from, int64_t floats);

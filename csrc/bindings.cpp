@@ -203,6 +203,44 @@ void few_rows(nb::handle x, nb::handle weight, nb::handle bias, nb::handle out, 
   run(&Kernels::few_rows, task);
 }
 
+int64_t count_of(nb::handle tensor) {
+  const nb::object count = tensor.attr("numel")();
+  return whole(count.ptr());
+}
+
+double sum_squares(nb::sequence gradients) {
+  std::vector<Learned> all;
+  for (nb::handle gradient : gradients) {
+    Learned one;
+    one.count = count_of(gradient);
+    one.grad = floats_of(gradient, "a gradient", one.count);
+    all.push_back(one);
+  }
+  double total = 0;
+  run(&Kernels::sum_squares, all.data(), static_cast<int64_t>(all.size()), total);
+  return total;
+}
+
+void adamw(nb::sequence learned, double rate, double beta1, double beta2, double epsilon, double decay,
+           double scale) {
+  std::vector<Learned> all;
+  for (nb::handle given : learned) {
+    const nb::sequence parts = nb::cast<nb::sequence>(given);
+    if (nb::len(parts) != 5) refuse("each entry is weight, gradient, first, second, step");
+    Learned one;
+    one.count = count_of(parts[0]);
+    one.weight = floats_of(parts[0], "weight", one.count);
+    one.grad = floats_of(parts[1], "gradient", one.count);
+    one.first = floats_of(parts[2], "first", one.count);
+    one.second = floats_of(parts[3], "second", one.count);
+    one.step = nb::cast<int64_t>(parts[4]);
+    if (one.step < 1) refuse("a step must be at least 1");
+    all.push_back(one);
+  }
+  const Adamw task{all.data(), static_cast<int64_t>(all.size()), rate, beta1, beta2, epsilon, decay, scale};
+  run(&Kernels::adamw, task);
+}
+
 void read_memory(nb::handle tensor, int threads) {
   const float* from = static_cast<const float*>(address(tensor));
   const nb::object bytes = tensor.attr("nbytes");
@@ -257,5 +295,9 @@ NB_MODULE(_kernels, m) {
         nb::arg("width"), "Writes the curve of x, or with grad its gradient.");
   m.def("few_rows", &few_rows, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("out"),
         nb::arg("rows"), nb::arg("outputs"), nb::arg("channels"), "Writes x·weightᵀ + bias.");
+  m.def("sum_squares", &sum_squares, nb::arg("gradients"), "The sum of the squares of all numbers of all.");
+  m.def("adamw", &adamw, nb::arg("learned"), nb::arg("rate"), nb::arg("beta1"), nb::arg("beta2"),
+        nb::arg("epsilon"), nb::arg("decay"), nb::arg("scale"),
+        "One step of AdamW over (weight, gradient, first, second, step), with gradients times scale.");
   set_interrupt(&interrupted_by_signal);
 }

@@ -83,6 +83,20 @@ def few_rows(
 def bend(curve: str, x: Tensor, grad: Tensor | None, out: Tensor, rows: int, width: int) -> None:
     """Write the curve of x, or with grad its gradient."""
 
+def sum_squares(gradients: Sequence[Tensor]) -> float:
+    """Add up the squares of all numbers of all tensors."""
+
+def adamw(
+    learned: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, int]],
+    rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    decay: float,
+    scale: float,
+) -> None:
+    """Take a step of AdamW over (weight, gradient, first, second, step), gradients times scale."""
+
 def multiply_add(threads: int) -> float:
     """Multiply-adds in registers for some milliseconds; how many operations, two each, it took."""
 

@@ -33,7 +33,7 @@ from limelight.training.distributed import Group, joined, spread
 from limelight.training.evaluate import Bleu, HeldOut, bleu, evaluate, in_precision, token_loss
 from limelight.training.folder import RunFolder
 from limelight.training.log import Log, read_log
-from limelight.training.optimise import clip, make_optimizer, rate_at, set_rate
+from limelight.training.optimise import learn, make_optimizer, rate_at, set_rate
 from limelight.training.pairs import Translating
 from limelight.training.prepare import Material
 from limelight.training.progress import Progress, Silent, shown
@@ -211,8 +211,7 @@ def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
             (loss * group.size if group.size > 1 else loss).backward()
         loss = loss.detach()
         total = loss if total is None else total + loss
-    clip(run.model, settings.optimizer.clip)
-    run.optimizer.step()
+    learn(run.optimizer, settings.optimizer.clip)
     assert total is not None
     return total, batch.predicted
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import AdamW
 
+from limelight.ops.kernels import eager, kernels
 from limelight.training.settings import OptimizerSettings
 
 
@@ -49,7 +51,53 @@ def set_rate(optimizer: AdamW, rate: float) -> None:
         group["lr"] = rate
 
 
-def clip(model: nn.Module, most: float) -> None:
-    """Scale the gradient down to norm `most` when it is larger; 0 leaves it."""
+def learn(optimizer: AdamW, most: float) -> None:
+    """Take a step, with the gradient scaled down to norm `most` when it is larger; 0 leaves it.
+
+    The kernel goes over all weights at once: for a small model, calls for one tensor after another
+    take longer than the arithmetic. What it cannot take, such as weights that are spread over
+    processes, goes to PyTorch.
+    """
+    parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+    learning = [(p, p.grad) for p in parameters if p.grad is not None]
+    if not _served(learning):
+        if most:
+            nn.utils.clip_grad_norm_(parameters, most)
+        optimizer.step()
+        return
+    assert kernels is not None
+    scale = 1.0
     if most:
-        nn.utils.clip_grad_norm_(model.parameters(), most)
+        norm = math.sqrt(kernels.sum_squares([gradient for _, gradient in learning]))
+        scale = min(1.0, most / (norm + 1e-6))
+    for group in optimizer.param_groups:
+        beta1, beta2 = group["betas"]
+        kernels.adamw(
+            [_learned(optimizer, p) for p in group["params"] if p.grad is not None],
+            group["lr"], beta1, beta2, group["eps"], group["weight_decay"], scale,
+        )  # fmt: skip
+    # The kernel writes past torch, whose graphs must know.
+    torch.autograd.graph.increment_version([p for p, _ in learning])
+
+
+def _served(learning: list[tuple[Tensor, Tensor]]) -> bool:
+    """Whether the kernel takes a step of these weights and gradients."""
+    tensors = [one for pair in learning for one in pair]
+    return (
+        kernels is not None
+        and eager(*tensors)
+        and all(
+            one.dtype is torch.float32 and one.is_cpu and one.is_contiguous() for one in tensors
+        )
+    )
+
+
+def _learned(optimizer: AdamW, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """A weight, its gradient, the means of that and of its square, and the step it is at now."""
+    state = optimizer.state[weight]
+    if not state:  # as PyTorch keeps it
+        state["step"] = torch.zeros((), dtype=torch.float32)
+        state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
+    state["step"] += 1
+    assert weight.grad is not None
+    return weight, weight.grad, state["exp_avg"], state["exp_avg_sq"], int(state["step"])
