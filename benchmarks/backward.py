@@ -9,7 +9,7 @@ from torch import Tensor
 
 import limelight as ll
 from benchmarks.harness import Bench, Call, Case, Target, UnableError, at_least, tensors
-from limelight.ops.mask import Mask
+from limelight.ops.masks.mask import Mask
 
 TITLE = "forward + backward float32"
 TARGET = "≥ 1.25x at each point"

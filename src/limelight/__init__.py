@@ -16,69 +16,71 @@ from typing import TYPE_CHECKING
 from limelight.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from limelight.errors import LimelightError as LimelightError
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
     from limelight.layers.cache import Cache as Cache
     from limelight.layers.feedforward import FeedForward as FeedForward
-    from limelight.layers.observe import observing as observing
     from limelight.layers.positions import RelativeBias as RelativeBias
     from limelight.layers.positions import sinusoidal as sinusoidal
     from limelight.layers.rotary import Rotary as Rotary
-    from limelight.models.beam import Beam as Beam
     from limelight.models.config import Config as Config
     from limelight.models.decoder import Decoder as Decoder
     from limelight.models.encoder import Encoder as Encoder
-    from limelight.models.generate import generate as generate
-    from limelight.models.generate import stream as stream
-    from limelight.models.pretrained import load as load
-    from limelight.models.pretrained import save as save
-    from limelight.models.sampling import Sampling as Sampling
+    from limelight.models.generation.beam import Beam as Beam
+    from limelight.models.generation.generate import generate as generate
+    from limelight.models.generation.generate import stream as stream
+    from limelight.models.generation.sampling import Sampling as Sampling
+    from limelight.models.loading.pretrained import load as load
+    from limelight.models.loading.pretrained import save as save
     from limelight.models.transformer import Transformer as Transformer
     from limelight.ops.attend import attend as attend
     from limelight.ops.attend import explain_choice as explain_choice
     from limelight.ops.bias import alibi as alibi
-    from limelight.ops.drop_in import MultiheadAttention as MultiheadAttention
-    from limelight.ops.drop_in import scaled_dot_product_attention as scaled_dot_product_attention
-    from limelight.ops.lens import Lens as Lens
-    from limelight.ops.linear import attend_linear as attend_linear
-    from limelight.ops.masks import anchors as anchors
-    from limelight.ops.masks import blocks as blocks
-    from limelight.ops.masks import causal as causal
-    from limelight.ops.masks import dilated as dilated
-    from limelight.ops.masks import documents as documents
-    from limelight.ops.masks import padding as padding
-    from limelight.ops.masks import window as window
+    from limelight.ops.calls import AttentionCall as AttentionCall
+    from limelight.ops.calls import intercept as intercept
+    from limelight.ops.doors import MultiheadAttention as MultiheadAttention
+    from limelight.ops.doors import scaled_dot_product_attention as scaled_dot_product_attention
+    from limelight.ops.lens.seen import Seen as Seen
+    from limelight.ops.lens.spec import Lens as Lens
+    from limelight.ops.linear_attention import attend_linear as attend_linear
+    from limelight.ops.masks.constructors import anchors as anchors
+    from limelight.ops.masks.constructors import blocks as blocks
+    from limelight.ops.masks.constructors import causal as causal
+    from limelight.ops.masks.constructors import dilated as dilated
+    from limelight.ops.masks.constructors import documents as documents
+    from limelight.ops.masks.constructors import padding as padding
+    from limelight.ops.masks.constructors import window as window
     from limelight.ops.packed import attend_packed as attend_packed
-    from limelight.ops.seen import Seen as Seen
-    from limelight.seeing.record import look as look
-    from limelight.seeing.recording import Recording as Recording
-    from limelight.seeing.steps import steps as steps
-    from limelight.seeing.watch import watch as watch
-    from limelight.shapes import LimelightError as LimelightError
+    from limelight.seeing.look import look as look
+    from limelight.seeing.recording.recording import Recording as Recording
+    from limelight.seeing.steps.steps import steps as steps
+    from limelight.seeing.watching.watch import watch as watch
 
 
 _HOME = {
     "attend": "ops.attend",
     "explain_choice": "ops.attend",
     "attend_packed": "ops.packed",
-    "attend_linear": "ops.linear",
-    "Lens": "ops.lens",
-    "Seen": "ops.seen",
+    "attend_linear": "ops.linear_attention",
+    "AttentionCall": "ops.calls",
+    "intercept": "ops.calls",
+    "Lens": "ops.lens.spec",
+    "Seen": "ops.lens.seen",
     "alibi": "ops.bias",
-    "anchors": "ops.masks",
-    "blocks": "ops.masks",
-    "causal": "ops.masks",
-    "dilated": "ops.masks",
-    "documents": "ops.masks",
-    "padding": "ops.masks",
-    "window": "ops.masks",
-    "scaled_dot_product_attention": "ops.drop_in",
-    "MultiheadAttention": "ops.drop_in",
+    "anchors": "ops.masks.constructors",
+    "blocks": "ops.masks.constructors",
+    "causal": "ops.masks.constructors",
+    "dilated": "ops.masks.constructors",
+    "documents": "ops.masks.constructors",
+    "padding": "ops.masks.constructors",
+    "window": "ops.masks.constructors",
+    "scaled_dot_product_attention": "ops.doors",
+    "MultiheadAttention": "ops.doors",
     "Attention": "layers.attention",
     "Block": "layers.block",
     "Cache": "layers.cache",
     "FeedForward": "layers.feedforward",
-    "observing": "layers.observe",
     "RelativeBias": "layers.positions",
     "sinusoidal": "layers.positions",
     "Rotary": "layers.rotary",
@@ -86,17 +88,17 @@ _HOME = {
     "Decoder": "models.decoder",
     "Encoder": "models.encoder",
     "Transformer": "models.transformer",
-    "load": "models.pretrained",
-    "save": "models.pretrained",
-    "generate": "models.generate",
-    "stream": "models.generate",
-    "Sampling": "models.sampling",
-    "Beam": "models.beam",
-    "Recording": "seeing.recording",
-    "look": "seeing.record",
-    "steps": "seeing.steps",
-    "watch": "seeing.watch",
-    "LimelightError": "shapes",
+    "load": "models.loading.pretrained",
+    "save": "models.loading.pretrained",
+    "generate": "models.generation.generate",
+    "stream": "models.generation.generate",
+    "Sampling": "models.generation.sampling",
+    "Beam": "models.generation.beam",
+    "Recording": "seeing.recording.recording",
+    "look": "seeing.look",
+    "steps": "seeing.steps.steps",
+    "watch": "seeing.watching.watch",
+    "LimelightError": "errors",
 }
 """Where each public name lives."""
 

@@ -22,7 +22,7 @@ from typing import (
     overload,
 )
 
-from limelight.shapes import OptionError
+from limelight.errors import OptionError
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def check_fields(instance: Any, called: str = "") -> None:
     >>> check_fields(Sizes("8"), "my ")
     Traceback (most recent call last):
     ...
-    limelight.shapes.OptionError: my width must be a whole number, found '8'
+    limelight.errors.OptionError: my width must be a whole number, found '8'
     """
     for name, hint in _hints(type(instance)).items():
         check_value(f"{called}{name}", getattr(instance, name), hint)
@@ -72,7 +72,7 @@ def take(table: Mapping[str, Any], name: str, kind: type[T], default: T | None =
     >>> take({"rope_theta": "x"}, "rope_theta", float, 10000.0)
     Traceback (most recent call last):
     ...
-    limelight.shapes.OptionError: rope_theta must be a number, found 'x'
+    limelight.errors.OptionError: rope_theta must be a number, found 'x'
     """
     value = table.get(name)
     if value is None:

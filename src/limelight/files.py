@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from limelight.shapes import FileError, OptionError
+from limelight.errors import FileError, OptionError
 
 
 @contextmanager

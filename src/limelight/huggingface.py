@@ -10,6 +10,6 @@ them. `limelight.watch(model, lens)` records a model that is already loaded.
 
 from __future__ import annotations
 
-from limelight.seeing.huggingface import register
+from limelight.seeing.watching.huggingface import register
 
 register()

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 import limelight as ll
 from limelight.cli.app import app
+from limelight.errors import FileError, OptionError
 from limelight.models.tokens import Tokens
-from limelight.shapes import FileError, OptionError
 
 PROMPT = "The capital of France is"
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from limelight.cli.app import app
-from limelight.shapes import LimelightError
+from limelight.errors import LimelightError
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 

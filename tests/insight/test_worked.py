@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from limelight.errors import FileError
 from limelight.insight.worked import EXAMPLES, load_worked
-from limelight.shapes import FileError
 
 
 def test_the_steps_are_what_plain_arithmetic_gives() -> None:

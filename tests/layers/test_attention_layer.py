@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import limelight as ll
+from limelight.errors import LimelightError, OptionError, ShapeError
 from limelight.layers.attention import Attention
 from limelight.layers.cache import KeyValues
-from limelight.layers.observe import Call, observing
 from limelight.layers.rotary import Rotary
-from limelight.ops.masks import causal, padding, window
-from limelight.shapes import LimelightError, OptionError, ShapeError
+from limelight.ops.calls import AttentionCall, intercept
+from limelight.ops.masks.constructors import causal, padding, window
 
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -156,35 +156,35 @@ def test_half_precision_and_autocast_keep_one_type():
     assert torch.allclose(half.float(), expected, atol=0.05)
 
 
-def test_observer_stands_in_for_the_operation_and_leaves_nothing():
+def test_interceptor_stands_in_for_the_operation_and_leaves_nothing():
     layer, x = Attention(16, 4, kv_heads=2), torch.randn(2, 5, 16)
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
 
-    def observer(call: Call) -> Tensor:
+    def interceptor(call: AttentionCall) -> Tensor:
         calls.append(call)
         return call.attend()
 
     mask = padding([5, 3])
-    with observing(observer):
+    with intercept(interceptor):
         seen = layer(x, mask=mask)
     assert torch.equal(seen, layer(x, mask=mask))
     [call] = calls
-    assert call.layer is layer
+    assert call.module is layer
     assert call.mask is mask
     assert call.key.shape == (2, 2, 5, 4)
 
-    def broken(call: Call) -> Tensor:
-        raise RuntimeError("observer failed")
+    def broken(call: AttentionCall) -> Tensor:
+        raise RuntimeError("interceptor failed")
 
-    with pytest.raises(RuntimeError, match="observer failed"), observing(broken):
+    with pytest.raises(RuntimeError, match="interceptor failed"), intercept(broken):
         layer(x)
     assert torch.equal(layer(x, mask=mask), seen)
     assert len(calls) == 1
 
 
-def test_observer_can_change_what_a_layer_gives():
+def test_interceptor_can_change_what_a_layer_gives():
     layer = Attention(8, 2, output=False)
-    with observing(lambda call: torch.zeros_like(call.query)):
+    with intercept(lambda call: torch.zeros_like(call.query)):
         assert not layer(torch.randn(1, 3, 8)).any()
 
 

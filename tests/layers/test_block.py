@@ -5,11 +5,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from limelight.errors import OptionError, ShapeError
 from limelight.layers.attention import Attention
 from limelight.layers.block import Block
 from limelight.layers.feedforward import FeedForward
 from limelight.layers.norm import make_norm
-from limelight.shapes import OptionError, ShapeError
 
 
 def test_feedforward_formulas():

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from limelight.errors import OptionError, ShapeError
 from limelight.layers.cache import Cache, KeyValues
-from limelight.shapes import OptionError, ShapeError
 
 
 @given(

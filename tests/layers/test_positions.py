@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from limelight.errors import OptionError
 from limelight.layers.positions import RelativeBias, sinusoidal
 from limelight.layers.rotary import (
     SCALINGS,
@@ -18,7 +19,6 @@ from limelight.layers.rotary import (
     plain_angles,
     rotate,
 )
-from limelight.shapes import OptionError
 
 
 def test_sinusoidal_is_the_paper_s_formula():

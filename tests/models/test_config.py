@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from limelight.errors import OptionError
 from limelight.layers.rotary import LinearScaling, Llama3Scaling, YarnScaling
 from limelight.models.config import Config, make_scaling
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
-from limelight.models.pretrained import load, save
+from limelight.models.loading.pretrained import load, save
 from limelight.models.transformer import Transformer
-from limelight.shapes import OptionError
 
 PRESETS = [Config.transformer2017, Config.bert, Config.gpt2, Config.llama]
 

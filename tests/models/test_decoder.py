@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from limelight.errors import OptionError, ShapeError
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
 from limelight.models.decoder import Decoder
-from limelight.shapes import OptionError, ShapeError
 
 POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 LENGTHS = [5, 1, 9, 3]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.models import embed as embed_module
-from limelight.models.folder import folder_pooling
-from limelight.models.pooling import Pooling
-from limelight.shapes import FileError, OptionError, UnavailableError
+from limelight.errors import FileError, OptionError, UnavailableError
+from limelight.models.embedding import embed as embed_module
+from limelight.models.embedding.pooling import Pooling
+from limelight.models.loading.folder import folder_pooling
 
 SENTENCES = [
     "The animal didn't cross the street because it was too tired.",

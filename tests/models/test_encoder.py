@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from limelight.layers.observe import Call, observing
+from limelight.errors import DtypeError, LimelightError, OptionError, ShapeError
 from limelight.models.config import Config
 from limelight.models.encoder import Encoder
 from limelight.models.heads import Classifier, MaskedLM, mean_pool
-from limelight.shapes import DtypeError, LimelightError, OptionError, ShapeError
+from limelight.ops.calls import AttentionCall, intercept
 
 POSITIONS = ["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
 LENGTHS = [5, 1, 9, 3]
@@ -86,14 +86,14 @@ def test_segments_change_the_text_they_mark():
     assert torch.allclose(packed, marked[0], atol=1e-6)
 
 
-def test_an_observer_meets_every_layer_in_order():
+def test_an_interceptor_meets_every_layer_in_order():
     encoder, layers = make(), []
 
-    def observer(call: Call) -> Tensor:
-        layers.append(call.layer)
+    def interceptor(call: AttentionCall) -> Tensor:
+        layers.append(call.module)
         return call.attend()
 
-    with observing(observer):
+    with intercept(interceptor):
         encoder(torch.arange(5)[None])
     assert layers == [block.attention for block in encoder.stack.blocks]
 

@@ -9,11 +9,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from limelight.errors import LimelightError, OptionError
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
-from limelight.models.families import config_from_hf, family_of
 from limelight.models.heads import Classifier, MaskedLM
-from limelight.shapes import LimelightError, OptionError
+from limelight.models.loading.families import config_from_hf, family_of
 
 BERT = {
     "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,

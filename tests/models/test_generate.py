@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import limelight as ll
+from limelight.errors import OptionError, UnavailableError
 from limelight.models.tokens import Tokens
-from limelight.shapes import OptionError, UnavailableError
 
 PROMPTS = [
     "The capital of France is",

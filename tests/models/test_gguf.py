@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.models.gguf import Gguf
-from limelight.models.gguf_tokens import gguf_tokens
-from limelight.shapes import FileError
+from limelight.errors import FileError
+from limelight.models.loading.gguf import Gguf
+from limelight.models.loading.gguf_tokens import gguf_tokens
 
 KINDS = [
     gguf.GGMLQuantizationType[name]

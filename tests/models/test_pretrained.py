@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import limelight as ll
-from limelight.models import pretrained
-from limelight.models.pooling import Pooling
+from limelight.errors import FileError, OptionError, UnavailableError
+from limelight.models.embedding.pooling import Pooling
+from limelight.models.loading import pretrained
 from limelight.models.tokens import Tokens
-from limelight.shapes import FileError, OptionError, UnavailableError
 
 
 def hf_tiny(family: str) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import limelight as ll
+from limelight.errors import FileError, OptionError, UnavailableError
 from limelight.models.tokens import Tokens, prompt_ids
-from limelight.shapes import FileError, OptionError, UnavailableError
 
 TEXTS = [
     "Hello world 1234 naïve 🙂 test\n\n  x  don't",

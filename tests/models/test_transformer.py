@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from limelight.errors import OptionError, ShapeError
 from limelight.layers.attention import Attention
 from limelight.layers.block import Block
-from limelight.layers.observe import Call, observing
 from limelight.models.config import Config
 from limelight.models.transformer import Transformer
-from limelight.shapes import OptionError, ShapeError
+from limelight.ops.calls import AttentionCall, intercept
 
 
 def make(**changes: Any) -> Transformer:
@@ -112,15 +112,15 @@ def test_padding_of_the_source_changes_nothing():
     assert not torch.allclose(padded, model(longer, target), atol=1e-5)
 
 
-def test_an_observer_tells_self_from_cross_attention():
+def test_an_interceptor_tells_self_from_cross_attention():
     model, kinds = make(), []
 
-    def observer(call: Call) -> Tensor:
+    def interceptor(call: AttentionCall) -> Tensor:
         names = {module: name for name, module in model.named_modules()}
-        kinds.append((names[call.layer], call.query.shape[2], call.key.shape[2]))
+        kinds.append((names[call.module], call.query.shape[2], call.key.shape[2]))
         return call.attend()
 
-    with observing(observer):
+    with intercept(interceptor):
         model(tokens(1, 5), tokens(1, 3))
     assert kinds == [
         ("encoder.blocks.0.attention", 5, 5), ("encoder.blocks.1.attention", 5, 5),

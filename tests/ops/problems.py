@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import limelight as ll
-from limelight.ops.mask import Mask
+from limelight.ops.masks.mask import Mask
 
 
 @dataclass

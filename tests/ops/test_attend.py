@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.ops import native, torch_kernels
+from limelight.errors import DeviceError, DtypeError, OptionError, ShapeError, UnavailableError
+from limelight.ops.backends import native
+from limelight.ops.backends import torch_fused as torch_kernels
 from limelight.ops.problem import check_problem
-from limelight.shapes import DeviceError, DtypeError, OptionError, ShapeError, UnavailableError
 
 
 def x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -17,10 +17,11 @@ from problems import Call, calls
 from torch import Tensor
 
 import limelight as ll
-from limelight.ops import dropout, native, reference
-from limelight.ops.mask import Place
+from limelight.errors import UnavailableError
+from limelight.ops import dropout
+from limelight.ops.backends import native, reference
+from limelight.ops.masks.mask import Place
 from limelight.ops.problem import Problem, check_problem
-from limelight.shapes import UnavailableError
 
 EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 

@@ -14,8 +14,8 @@ from problems import Call, masks
 from torch import Tensor
 
 import limelight as ll
-from limelight.ops import native, reference
-from limelight.ops.mask import Mask
+from limelight.ops.backends import native, reference
+from limelight.ops.masks.mask import Mask
 from limelight.ops.problem import Problem, check_problem
 
 EPS = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import limelight as ll
-from limelight.shapes import DeviceError, DtypeError, LimelightError, OptionError, ShapeError
+from limelight.errors import DeviceError, DtypeError, LimelightError, OptionError, ShapeError
 
 
 def same(*args: torch.Tensor, **options: object) -> None:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import limelight as ll
-from limelight.ops import lens_tiled, reference
-from limelight.ops.lens import Lens, Statistics
-from limelight.ops.mask import Extent, Mask, Place
-from limelight.ops.mask_parts import part_of
+from limelight.errors import OptionError
+from limelight.ops.backends import reference
+from limelight.ops.lens import tiled as lens_tiled
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.spec import Lens, Statistics
+from limelight.ops.masks.mask import Extent, Mask, Place
+from limelight.ops.masks.parts import part_of
 from limelight.ops.problem import check_problem
-from limelight.ops.seen import Seen
-from limelight.shapes import OptionError
 
 FULL = Lens(
     top=5,

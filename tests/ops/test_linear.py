@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.shapes import OptionError
+from limelight.errors import OptionError
 
 
 def quadratic(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:

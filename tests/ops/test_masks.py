@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.ops.mask import Extent, Mask, as_mask
-from limelight.ops.mask_rules import Band
-from limelight.shapes import DeviceError, DtypeError, LimelightError, OptionError, ShapeError
+from limelight.errors import DeviceError, DtypeError, LimelightError, OptionError, ShapeError
+from limelight.ops.masks.mask import Extent, Mask, as_mask
+from limelight.ops.masks.rules import Band
 
 
 def rows(mask: object, i: int, j: int | None = None, b: int = 1, h: int = 1) -> list[str]:

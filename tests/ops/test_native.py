@@ -14,8 +14,8 @@ from torch.library import opcheck
 
 import limelight as ll
 from limelight import _kernels
-from limelight.ops import native
-from limelight.ops.mask import as_mask
+from limelight.ops.backends import native
+from limelight.ops.masks.mask import as_mask
 
 KINDS = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
@@ -32,7 +32,7 @@ def tensors(
 
 def agree(q: Tensor, k: Tensor, v: Tensor, **options: object) -> None:
     """Output and log-sum-exp of the kernels are those of the reference in float64."""
-    from limelight.ops import reference
+    from limelight.ops.backends import reference
     from limelight.ops.problem import check_problem
 
     problem = check_problem(q, k, v, **options)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from problems import Call, calls
 
 import limelight as ll
-from limelight.ops.mask import Mask
+from limelight.ops.masks.mask import Mask
 
 IMPLS = ["reference", "native"]
 both = pytest.mark.parametrize("impl", IMPLS)

@@ -7,7 +7,7 @@ import re
 import torch
 from torch import Tensor
 
-from limelight.seeing.steps import Steps
+from limelight.seeing.steps.steps import Steps
 
 GIVEN = {"what the layer takes in", "what is looked at", "learned", "given"}
 ANGLES = ("of the angle", "of the same angle")

@@ -14,11 +14,11 @@ from torch import Tensor
 
 import limelight as ll
 import limelight.huggingface
-from limelight.ops.mask import Both
-from limelight.ops.mask_rules import Band, Documents, Padding
-from limelight.ops.seen import Seen
-from limelight.seeing.hf_masks import LazyMask, lazy_mask
-from limelight.shapes import UnavailableError
+from limelight.errors import UnavailableError
+from limelight.ops.lens.seen import Seen
+from limelight.ops.masks.mask import Both
+from limelight.ops.masks.rules import Band, Documents, Padding
+from limelight.seeing.watching.hf_masks import LazyMask, lazy_mask
 
 assert limelight.huggingface
 
@@ -276,7 +276,7 @@ def test_a_lazy_mask_is_the_mask_that_sdpa_would_get(kind, first_query, keys, fi
 
 
 def test_what_cannot_be_served_is_said():
-    from limelight.seeing.huggingface import attention
+    from limelight.seeing.watching.huggingface import attention
 
     x = torch.randn(1, 2, 3, 4)
     with pytest.raises(UnavailableError, match="does not serve paged caches"):
@@ -284,7 +284,7 @@ def test_what_cannot_be_served_is_said():
 
 
 def test_without_a_mask_a_causal_module_is_causal():
-    from limelight.seeing.huggingface import attention
+    from limelight.seeing.watching.huggingface import attention
 
     module = torch.nn.Identity()
     x = torch.randn(1, 2, 5, 4)

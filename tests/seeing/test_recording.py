@@ -12,11 +12,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import limelight as ll
-from limelight.seeing.record import look
-from limelight.seeing.recording import Recording
-from limelight.seeing.stored import checksum
-from limelight.seeing.tokens import place_tokens
-from limelight.shapes import FileError, OptionError, ShapeError
+from limelight.errors import FileError, OptionError, ShapeError
+from limelight.seeing.look import look
+from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.stored import checksum
+from limelight.seeing.recording.tokens import place_tokens
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 

@@ -9,8 +9,8 @@ import torch
 from formula_reader import follows
 
 import limelight as ll
+from limelight.errors import OptionError
 from limelight.models.tokens import Tokens
-from limelight.shapes import OptionError
 
 NAMES = [
     "X", "W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O", "b_O", "Q", "K", "V", "scores", "scaled",

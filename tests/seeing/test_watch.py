@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hf_models import ALBERT, BART, BERT, DECODERS, LONGFORMER, T5, WHISPER
 from torch import Tensor
 
 import limelight as ll
-from limelight.seeing.huggingface import watchers
-from limelight.shapes import OptionError, UnavailableError
+from limelight.errors import OptionError, UnavailableError
 
 IDS = torch.randint(3, 99, (2, 11), generator=torch.Generator().manual_seed(4))
 LENS = ll.Lens(top=3, entropy=True, distance=True, columns=(0,), band=2, received=True, map=(3, 3))
@@ -139,20 +140,23 @@ def test_a_model_is_put_back_after_an_exception():
         model(IDS + 1000)
     assert model.config._attn_implementation == "eager"
     assert model.model.config._attn_implementation == "eager"
-    assert not any(module in watchers for module in model.modules())
     assert sum(len(module._forward_pre_hooks) for module in model.modules()) == hooks
 
 
-def test_other_threads_are_watched_too():
+def test_a_thread_is_watched_only_in_the_context_of_the_block():
     """`generate` often runs in a thread, with a streamer in this one."""
+    from contextvars import copy_context
     from threading import Thread
 
     model = DECODERS["llama"]()
     with ll.watch(model, ll.Lens()) as watched:
-        thread = Thread(target=model.generate, args=(IDS,), kwargs={**GREEDY, "max_new_tokens": 3})
-        thread.start()
-        thread.join()
-    assert len(watched.calls(0)) == 3
+        for run in (model.generate, partial(copy_context().run, model.generate)):
+            options = {**GREEDY, "max_new_tokens": 3}
+            thread = Thread(target=run, args=(IDS,), kwargs=options)
+            thread.start()
+            thread.join()
+    assert watched.passes() == 1
+    assert watched.seen(layer=0).extent.i == IDS.shape[1] + 2
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -295,11 +299,8 @@ def test_what_cannot_be_watched_is_said_in_words():
         pass
     model = DECODERS["llama"]()
     with ll.watch(model) as watched:
-        with pytest.raises(OptionError, match="being watched already"), ll.watch(model):
-            pass
         with pytest.raises(OptionError, match="nothing was recorded"):
             watched.seen(0)
-        # The refused second watch has not disturbed the first.
         model(IDS)
     assert watched.seen(0).extent.j == 11
     for options, words in (
@@ -310,3 +311,15 @@ def test_what_cannot_be_watched_is_said_in_words():
         with pytest.raises(OptionError, match=words), ll.watch(model, **options):
             pass
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_watches_nest():
+    model = DECODERS["llama"]()
+    with ll.watch(model, ll.Lens(top=2)) as outer:
+        with ll.watch(model, ll.Lens(entropy=True), layers=[1]) as inner:
+            model(IDS)
+        model(IDS)
+    assert (outer.passes(), inner.passes()) == (2, 1)
+    assert torch.equal(outer.seen(1, which=0).lse, inner.seen(1).lse)
+    assert outer.seen(1).top is not None
+    assert inner.seen(1).entropy is not None

@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_runs import settings
 
-from limelight.shapes import FileError, OptionError, UnavailableError
+from limelight.errors import FileError, OptionError, UnavailableError
 from limelight.training.data import IGNORED, Continuing, Task
 from limelight.training.evaluate import token_loss
 from limelight.training.loop import train

@@ -12,7 +12,7 @@ import torch
 from small_runs import TEXT, entries, settings, write_toml
 
 import limelight as ll
-from limelight.shapes import OptionError
+from limelight.errors import OptionError
 from limelight.training.loop import train
 
 

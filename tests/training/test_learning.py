@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import limelight as ll
 from limelight.cli.app import app
-from limelight.seeing.recording import Recording
-from limelight.shapes import OptionError
+from limelight.errors import OptionError
+from limelight.seeing.recording.recording import Recording
 from limelight.training import optimise
 from limelight.training.loop import train
 from limelight.training.optimise import learn, make_optimizer

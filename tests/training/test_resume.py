@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from small_runs import STEPS, TEXT, entries, settings, write_toml
 
 import limelight as ll
-from limelight.shapes import FileError, LimelightError, OptionError
+from limelight.errors import FileError, LimelightError, OptionError
 from limelight.training.folder import PARTIAL, RunFolder, written_whole
 from limelight.training.log import read_log
 from limelight.training.loop import mean_loss, train

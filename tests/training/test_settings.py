@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from limelight.errors import FileError, OptionError
 from limelight.layers.rotary import LinearScaling
-from limelight.shapes import FileError, OptionError
 from limelight.training.settings import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from limelight.seeing.recording import Recording
+from limelight.seeing.recording.recording import Recording
 from views.hostile_tokens import HOSTILE
 
 if TYPE_CHECKING:

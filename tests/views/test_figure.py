@@ -11,9 +11,9 @@ import matplotlib.image
 import pytest
 import torch
 
-from limelight.seeing.recording import Recording
-from limelight.seeing.tokens import plain_tokens
-from limelight.shapes import FileError, OptionError
+from limelight.errors import FileError, OptionError
+from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.tokens import plain_tokens
 from limelight.views import figure
 
 Draw = Callable[[Recording], Any]
@@ -74,7 +74,7 @@ def test_an_unknown_ending_is_refused_and_nothing_written(
 
 
 def test_a_token_graph_is_of_one_text() -> None:
-    from limelight.ops.seen import Seen
+    from limelight.ops.lens.seen import Seen
 
     text, tokens = plain_tokens(["a", "b"])
     asking, queries = plain_tokens(["c"])

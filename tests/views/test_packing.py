@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limelight.views.packing import Packed, packed_channels, packed_weights, unpacked
+from limelight.views.page.packing import Packed, packed_channels, packed_weights, unpacked
 
 
 def read_weights(found: Packed) -> np.ndarray:

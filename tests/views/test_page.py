@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from limelight.seeing.recording import Recording
+from limelight.seeing.recording.recording import Recording
 from views.pointing import said_at
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def test_links_follow_the_token(sentence: Recording, opened: Open) -> None:
 
 def test_steps_show_the_numbers_of_the_computation(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
-    from limelight.ops.sources import Call
+    from limelight.ops.lens.sources import Call
 
     source = sentence.seen(3).source
     assert isinstance(source, Call)

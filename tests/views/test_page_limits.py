@@ -15,11 +15,11 @@ import torch
 
 import limelight as ll
 from limelight import views
-from limelight.seeing.recording import Recording
-from limelight.seeing.tokens import plain_tokens
-from limelight.views.document import document
+from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.tokens import plain_tokens
 from limelight.views.labels import visible
-from limelight.views.page import FOLDER, safe_json
+from limelight.views.page.document import document
+from limelight.views.page.html import FOLDER, safe_json
 from views.hostile_tokens import HOSTILE
 from views.pointing import said_at, said_at_pixel
 
@@ -192,7 +192,7 @@ def test_two_texts_are_drawn(opened: Open) -> None:
 
 
 def test_a_long_text_is_shown_in_runs(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limelight.views.document.MOST_WEIGHTS", 400)
+    monkeypatch.setattr("limelight.views.page.document.MOST_WEIGHTS", 400)
     weights = torch.rand(1, 50, 50).softmax(-1)
     recording = Recording.of_weights([weights], [f"t{k}" for k in range(50)])
     found = document(recording)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from limelight.seeing.recording import Recording
+from limelight.seeing.recording.recording import Recording
 from limelight.views import terminal
 from limelight.views.labels import columns
 from views.hostile_tokens import HOSTILE

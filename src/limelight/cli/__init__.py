@@ -14,7 +14,7 @@ def main() -> None:
     try:
         app()
     except ValueError as error:
-        from limelight.shapes import LimelightError  # here, since it brings torch with it
+        from limelight.errors import LimelightError
 
         if not isinstance(error, LimelightError):
             raise

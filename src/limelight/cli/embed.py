@@ -19,9 +19,9 @@ def embed(
     model: Annotated[str, typer.Option(help="minilm, or a folder with an encoder.")] = "minilm",
 ) -> None:
     """Turn every line of a text file into a vector; line n becomes row n."""
+    from limelight.errors import OptionError
     from limelight.models.encoder import Encoder
-    from limelight.models.pretrained import load
-    from limelight.shapes import OptionError
+    from limelight.models.loading.pretrained import load
 
     target = _target(file, output)
     texts = _lines(file)
@@ -38,8 +38,8 @@ def embed(
 
 def _target(file: Path, output: Path | None) -> Path:
     """Where to write, known to be possible before anything is computed."""
+    from limelight.errors import OptionError, UnavailableError
     from limelight.files import check_writable
-    from limelight.shapes import OptionError, UnavailableError
 
     if output is None:
         if str(file) == "-":
@@ -61,7 +61,7 @@ def _target(file: Path, output: Path | None) -> Path:
 def _lines(file: Path) -> list[str]:
     import sys
 
-    from limelight.shapes import FileError
+    from limelight.errors import FileError
 
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from limelight.models.beam import Beam
-    from limelight.models.reader import Writer
-    from limelight.models.sampling import Sampling
+    from limelight.models.generation.beam import Beam
+    from limelight.models.generation.sampling import Sampling
+    from limelight.models.loading.reader import Writer
 
 
 def generate(
@@ -36,11 +36,11 @@ def generate(
     The prompt is continued as it is; with --chat it becomes a question to the assistant. An
     encoder–decoder writes its own text to the prompt, which is not repeated before it.
     """
-    from limelight.models.beam import Beam
     from limelight.models.decoder import Decoder
-    from limelight.models.generate import check_options, stream
-    from limelight.models.generate import generate as write
-    from limelight.models.sampling import Sampling
+    from limelight.models.generation.beam import Beam
+    from limelight.models.generation.generate import check_options, stream
+    from limelight.models.generation.generate import generate as write
+    from limelight.models.generation.sampling import Sampling
 
     # Options are checked before the model is loaded.
     drawing = Sampling(temperature, top_k, top_p, repetition_penalty)
@@ -73,8 +73,8 @@ def _beam(beams: int, drawing: Sampling, seed: int | None) -> Beam:
     """Beams follow the likeliest continuations: what says how to draw has no meaning there."""
     from dataclasses import fields
 
-    from limelight.models.beam import Beam
-    from limelight.shapes import OptionError
+    from limelight.errors import OptionError
+    from limelight.models.generation.beam import Beam
 
     given = [one.name for one in fields(drawing) if getattr(drawing, one.name) != one.default]
     given += [] if seed is None else ["seed"]
@@ -85,9 +85,9 @@ def _beam(beams: int, drawing: Sampling, seed: int | None) -> Beam:
 
 
 def _writer(model: str) -> Writer:
+    from limelight.errors import OptionError
     from limelight.models.encoder import Encoder
-    from limelight.models.pretrained import load
-    from limelight.shapes import OptionError
+    from limelight.models.loading.pretrained import load
 
     found = load(model)
     if isinstance(found, Encoder):
@@ -96,7 +96,7 @@ def _writer(model: str) -> Writer:
 
 
 def _asked(writer: Writer, prompt: str) -> str:
-    from limelight.shapes import UnavailableError
+    from limelight.errors import UnavailableError
 
     if writer.tokens is None:
         raise UnavailableError("this model came without a tokenizer")

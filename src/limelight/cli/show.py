@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from limelight.seeing.recording import Link, Recording
+    from limelight.seeing.recording.recording import Link, Recording
     from limelight.seeing.windows import Window
 
 EXAMPLE = "The animal didn't cross the street because it was too tired."
@@ -45,10 +45,10 @@ def show(
     _check_files(html, png)
     words = _read(text, file)
 
-    from limelight.models.pretrained import load
+    from limelight.insight.salience import opening, rule
+    from limelight.models.loading.pretrained import load
     from limelight.seeing.windows import look_in_windows
     from limelight.views import save
-    from limelight.views.telling import opening, rule
 
     found = look_in_windows(load(model), words, stride)
     best, link = _best(found, layer, head)
@@ -66,8 +66,8 @@ def show(
 
 def _check_files(html: Path | None, png: Path | None) -> None:
     """Say what is wrong with a file before the model runs, not after."""
+    from limelight.errors import OptionError
     from limelight.files import check_writable
-    from limelight.shapes import OptionError
 
     for option, path, known in (
         ("--html", html, (".html", ".htm")),
@@ -86,7 +86,7 @@ def _read(text: str | None, file: Path | None) -> str:
     """The text from where the person said it is."""
     import sys
 
-    from limelight.shapes import OptionError
+    from limelight.errors import OptionError
 
     if text is not None and file is not None:
         raise OptionError("give a TEXT or --file, found both")
@@ -103,7 +103,7 @@ def _read(text: str | None, file: Path | None) -> str:
 
 def _best(found: list[Window], layer: int | None, head: int | None) -> tuple[Window, Link | None]:
     """The window with the most telling link, and that link, where there is one."""
-    from limelight.views.telling import most_telling, telling
+    from limelight.insight.salience import most_telling, telling
 
     links = [most_telling(window.recording, layer, head) for window in found]
     values = [

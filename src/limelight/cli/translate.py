@@ -22,8 +22,8 @@ def translate(
     ] = None,
 ) -> None:
     """Translate texts, each to a line."""
+    from limelight.errors import OptionError
     from limelight.files import check_writable
-    from limelight.shapes import OptionError
     from limelight.views import check_ending
 
     texts = list(text) if text else _lines()
@@ -42,7 +42,7 @@ def translate(
         # A translation may hold line breaks of its own; a line is a text.
         print(" ".join(written.splitlines()))
         if save is not None:
-            from limelight.seeing.record import look
+            from limelight.seeing.look import look
 
             look(source, model, target=written).save(save)
 

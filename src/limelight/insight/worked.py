@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limelight.ops import reference
+from limelight.errors import FileError
+from limelight.ops.backends import reference
 from limelight.ops.problem import Problem, check_problem
-from limelight.shapes import FileError
 
 EXAMPLES = Path(__file__).parent / "examples"
 

@@ -9,21 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limelight.checks import check_chance, check_number, check_whole, shape_text
+from limelight.errors import OptionError, ShapeError
 from limelight.layers.cache import KeyValues
 from limelight.layers.linear import Linear
-from limelight.layers.observe import run
 from limelight.layers.rotary import Rotation, rotate
+from limelight.ops.attend import attend
 from limelight.ops.bias import Alibi
-from limelight.ops.mask import Mask
+from limelight.ops.calls import AttentionCall, intercepted, run
+from limelight.ops.masks.mask import Mask
 from limelight.ops.project import project
-from limelight.shapes import (
-    OptionError,
-    ShapeError,
-    check_chance,
-    check_number,
-    check_whole,
-    shape_text,
-)
 
 Biases = Literal["none", "inputs", "all"]
 Sight = Literal["all", "slice"]
@@ -124,10 +119,18 @@ class Attention(nn.Module):
                 keys and values of the memory, projected by the first call and reused by the rest.
         """
         query, key, value = self.project(x, memory, rotation=rotation, cache=cache)
-        heads = run(
-            self, query, key, value,
-            mask=mask, bias=bias, scale=self.scale, dropout=self.dropout if self.training else 0.0,
-        )  # fmt: skip
+        dropout = self.dropout if self.training else 0.0
+        if intercepted():
+            heads = run(
+                AttentionCall(
+                    query, key, value,
+                    mask=mask, bias=bias, scale=self.scale, dropout=dropout, module=self,
+                )
+            )  # fmt: skip
+        else:
+            heads = attend(
+                query, key, value, mask=mask, bias=bias, scale=self.scale, dropout=dropout
+            )
         concatenated = heads.transpose(1, 2).flatten(2)
         return concatenated if self.output is None else self.output(concatenated)
 

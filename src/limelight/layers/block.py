@@ -9,14 +9,15 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limelight.checks import check_chance
+from limelight.errors import OptionError
 from limelight.layers.attention import Attention
 from limelight.layers.cache import BlockCache
 from limelight.layers.feedforward import FeedForward
 from limelight.layers.norm import make_norm
 from limelight.layers.rotary import Rotation
 from limelight.ops.bias import Alibi
-from limelight.ops.mask import Mask
-from limelight.shapes import OptionError, check_chance
+from limelight.ops.masks.mask import Mask
 
 Order = Literal["pre", "post", "late"]
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limelight.shapes import OptionError, ShapeError, check_whole, shape_text
+from limelight.checks import check_whole, shape_text
+from limelight.errors import OptionError, ShapeError
 
 
 class KeyValues:

@@ -8,9 +8,10 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limelight.checks import check_whole, shape_text
+from limelight.errors import OptionError, ShapeError
 from limelight.layers.linear import Linear
 from limelight.ops.activations import gelu, gelu_tanh, swiglu
-from limelight.shapes import OptionError, ShapeError, check_whole, shape_text
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
 

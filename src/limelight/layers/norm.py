@@ -13,7 +13,7 @@ from typing import Literal
 
 from torch import nn
 
-from limelight.shapes import OptionError
+from limelight.errors import OptionError
 
 Norm = Literal["layer", "rms"]
 

@@ -10,7 +10,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from limelight.shapes import OptionError, check_whole
+from limelight.checks import check_whole
+from limelight.errors import OptionError
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:

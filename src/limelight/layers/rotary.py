@@ -20,8 +20,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from limelight.checks import check_number, check_positive, check_whole
+from limelight.errors import OptionError
 from limelight.fields import check_fields
-from limelight.shapes import OptionError, check_number, check_positive, check_whole
 
 
 class Rotation(NamedTuple):

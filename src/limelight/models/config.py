@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Literal, cast
 
+from limelight.checks import check_chance, check_number, check_whole
+from limelight.errors import OptionError
 from limelight.fields import check_fields, check_names, check_value
 from limelight.layers.attention import Sight
 from limelight.layers.block import Order
 from limelight.layers.feedforward import Activation
 from limelight.layers.norm import Norm
 from limelight.layers.rotary import SCALINGS, Scaling
-from limelight.shapes import OptionError, check_chance, check_number, check_whole
 
 Kind = Literal["encoder", "decoder", "transformer"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -26,7 +27,7 @@ class Config:
     >>> Config.llama(layers=2, width=64, heads=4, kv_heads=3)
     Traceback (most recent call last):
     ...
-    limelight.shapes.OptionError: kv_heads must divide heads, found kv_heads = 3, heads = 4
+    limelight.errors.OptionError: kv_heads must divide heads, found kv_heads = 3, heads = 4
     >>> Config.gpt2(layers=2).width
     768
     """

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from limelight.errors import OptionError
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
-from limelight.models.layout import causal_reach, lay_out
+from limelight.models.loading.layout import causal_reach, lay_out
 from limelight.models.stack import Embedding, Stack, check_cache, first_weights
 from limelight.models.tokens import Tokens
 from limelight.ops.project import project
-from limelight.shapes import OptionError
 
 
 class Decoder(nn.Module):

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from limelight.errors import OptionError
 from limelight.models.config import Config
-from limelight.models.layout import full_reach, lay_out
-from limelight.models.pooling import Pooling
+from limelight.models.embedding.pooling import Pooling
+from limelight.models.loading.layout import full_reach, lay_out
 from limelight.models.stack import Embedding, Stack, first_weights
 from limelight.models.tokens import Tokens
-from limelight.shapes import OptionError
 
 
 class Encoder(nn.Module):
@@ -85,6 +85,6 @@ class Encoder(nn.Module):
         >>> bool(vectors[0] @ vectors[1] > vectors[0] @ vectors[2])
         True
         """
-        from limelight.models.embed import embed  # it stands on this file
+        from limelight.models.embedding.embed import embed
 
         return embed(self, texts, progress=progress)

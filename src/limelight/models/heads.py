@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limelight.checks import check_whole, shape_text
+from limelight.errors import ShapeError
 from limelight.layers.norm import make_norm
 from limelight.models.encoder import Encoder
-from limelight.shapes import ShapeError, check_whole, shape_text
 
 
 def mean_pool(hidden: Tensor, lengths: Sequence[int] | Tensor) -> Tensor:

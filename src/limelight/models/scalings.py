@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from limelight.errors import OptionError
 from limelight.fields import take
 from limelight.layers.rotary import (
     DynamicScaling,
@@ -14,7 +15,6 @@ from limelight.layers.rotary import (
     Scaling,
     YarnScaling,
 )
-from limelight.shapes import OptionError
 
 
 def scaling_from_hf(hf: Mapping[str, Any]) -> tuple[float, Scaling | None]:

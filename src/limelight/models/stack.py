@@ -29,6 +29,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limelight.checks import shape_text
+from limelight.errors import OptionError, ShapeError
 from limelight.layers.attention import Attention, Biases, HeadLinear, Sight
 from limelight.layers.block import Block
 from limelight.layers.cache import Cache
@@ -37,10 +39,9 @@ from limelight.layers.norm import make_norm
 from limelight.layers.positions import RelativeBias, sinusoidal
 from limelight.layers.rotary import Rotary
 from limelight.models.config import Config
-from limelight.models.layout import Layout
+from limelight.models.loading.layout import Layout
 from limelight.ops.bias import Alibi, alibi
-from limelight.ops.mask import Mask
-from limelight.shapes import OptionError, ShapeError, shape_text
+from limelight.ops.masks.mask import Mask
 
 _ATTENTION_BIAS: dict[str, Biases] = {
     "none": "none",

@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from limelight.errors import FileError, LimelightError, OptionError, UnavailableError
 from limelight.files import writing
-from limelight.shapes import FileError, LimelightError, OptionError, UnavailableError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

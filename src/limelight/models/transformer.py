@@ -16,15 +16,16 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from limelight.checks import shape_text
+from limelight.errors import OptionError, ShapeError
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
-from limelight.models.layout import causal_reach, full_reach, lay_out
+from limelight.models.loading.layout import causal_reach, full_reach, lay_out
 from limelight.models.stack import Embedding, Stack, check_cache, first_weights
 from limelight.models.tokens import Tokens
-from limelight.ops.mask import Mask
-from limelight.ops.masks import padding
+from limelight.ops.masks.constructors import padding
+from limelight.ops.masks.mask import Mask
 from limelight.ops.project import project
-from limelight.shapes import OptionError, ShapeError, shape_text
 
 
 class Memory(NamedTuple):

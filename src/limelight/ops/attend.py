@@ -9,14 +9,17 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 from torch import Tensor
 
-from limelight.ops import lens_native, lens_tiled, native, reference, torch_kernels
+from limelight.errors import OptionError, UnavailableError
+from limelight.ops.backends import native, reference
+from limelight.ops.backends import torch_fused as torch_kernels
 from limelight.ops.bias import Alibi
 from limelight.ops.kernels import missing, transformed
-from limelight.ops.lens import Lens
-from limelight.ops.mask import Mask
+from limelight.ops.lens import native as lens_native
+from limelight.ops.lens import tiled as lens_tiled
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.spec import Lens, Statistics
+from limelight.ops.masks.mask import Mask
 from limelight.ops.problem import Problem, check_problem
-from limelight.ops.seen import Seen
-from limelight.shapes import OptionError, UnavailableError
 
 Implementation = Literal["auto", "native", "reference"]
 
@@ -150,11 +153,51 @@ def look(problem: Problem, lens: Lens, impl: Implementation) -> tuple[Tensor, Se
             "a lens cannot look into torch.compile, torch.vmap or another transform: "
             "call attend with lens= outside of it"
         )
+    if lens == Lens(keep=lens.keep):  # nothing to note but what attention gives anyway
+        out, lse = run(problem, impl)
+        return out, Seen.of_problem(problem, lens, Statistics(lse.detach()))
     form = lens_native if choose(problem, impl).impl == "native" else lens_tiled
     out, found = form.look(problem, lens.fit(problem.extent))
     if _trains(problem) or (problem.dropout and form is lens_tiled):
         out = run(problem, impl)[0]
     return out, Seen.of_problem(problem, lens, found)
+
+
+def attend_normalised(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    lens: Lens | None = None,
+    sinks: Tensor | None = None,
+    lse: Tensor | None = None,
+    **options: Any,
+) -> tuple[Tensor, Seen | None]:
+    """Attention whose rows are normalised by more than their own keys.
+
+        output_i = Σ_j exp(score_ij − lse_i) · value_j
+
+    Args:
+        query: as in `attend`, like `key`, `value` and `options`.
+        key: `b g j d`.
+        value: `b g j e`.
+        lens: what to note of the weights.
+        sinks: `h`, the score of a key without value: lse_i = log(exp(sink) + Σ_j exp(score_ij)).
+        lse: `b h i`, the normaliser itself.
+        options: mask, bias, scale, softcap and dropout.
+    """
+    problem = _prepare(query, key, value, **options)
+    output, own = run(problem, "auto")
+    total = own if lse is None else lse.to(own.dtype)
+    if sinks is not None:
+        total = torch.logaddexp(total, sinks.reshape(-1)[:, None].to(own.dtype))
+    # A row without keys has −∞ for its own: it stays zero whatever it is normalised by.
+    share = torch.where(own == -torch.inf, 0.0, torch.exp(own - total))
+    output = output * share[..., None].to(output.dtype)
+    if lens is None:
+        return output, None
+    found = lens_tiled.statistics(problem, lens, lse=total.detach())
+    return output, Seen.of_problem(problem, lens, found)
 
 
 def _trains(problem: Problem) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limelight.shapes import check_rank, check_table, check_whole
+from limelight.checks import check_rank, check_table, check_whole
 
 
 @dataclass(frozen=True, eq=False)

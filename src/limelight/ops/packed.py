@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from limelight.checks import check_rank
 from limelight.ops.attend import Implementation, attend
 from limelight.ops.bias import Alibi
-from limelight.ops.mask import Mask
-from limelight.ops.masks import documents
-from limelight.shapes import check_rank
+from limelight.ops.masks.constructors import documents
+from limelight.ops.masks.mask import Mask
 
 
 def attend_packed(

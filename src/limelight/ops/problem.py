@@ -8,13 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from limelight.ops.bias import Alibi
-from limelight.ops.mask import Extent, Mask, as_mask
-from limelight.ops.mask_parts import tensors_in
-from limelight.shapes import (
+from limelight.checks import (
     FLOATING,
-    DtypeError,
-    ShapeError,
     check_broadcast,
     check_chance,
     check_groups,
@@ -26,6 +21,10 @@ from limelight.shapes import (
     check_size,
     shape_text,
 )
+from limelight.errors import DtypeError, ShapeError
+from limelight.ops.bias import Alibi
+from limelight.ops.masks.mask import Extent, Mask, as_mask
+from limelight.ops.masks.parts import tensors_in
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limelight.ops.lens import Lens
-from limelight.shapes import OptionError
+from limelight.errors import OptionError
+from limelight.ops.lens.spec import Lens
 
 LENS = Lens(top=8, entropy=True, distance=True, received=True)
 """What is noted unless asked otherwise."""

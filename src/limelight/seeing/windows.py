@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from limelight.models.pretrained import Model
-from limelight.ops.lens import Lens
+from limelight.errors import OptionError, UnavailableError
+from limelight.models.loading.pretrained import Model
+from limelight.ops.lens.spec import Lens
 from limelight.seeing.choice import LENS
-from limelight.seeing.record import look
-from limelight.seeing.recording import Recording
-from limelight.shapes import OptionError, UnavailableError
+from limelight.seeing.look import look
+from limelight.seeing.recording.recording import Recording
 
 _SEARCH = 64
 """How far to look for the edge of a word: some scripts have none."""

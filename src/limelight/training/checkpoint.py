@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from limelight.models.pretrained import OWN, Model, own_tokens, save
+from limelight.errors import FileError, OptionError
+from limelight.models.loading.pretrained import OWN, Model, own_tokens, save
+from limelight.models.loading.weights import Safetensors, read_fitting, read_json, save_safetensors
 from limelight.models.tokens import Tokens
-from limelight.models.weights import Safetensors, read_fitting, read_json, save_safetensors
-from limelight.shapes import FileError, OptionError
 from limelight.training.distributed import Group, share_like, whole
 from limelight.training.folder import RunFolder, remove_whole, written_whole
 from limelight.training.settings import Settings

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from limelight.errors import UnavailableError
 from limelight.files import writing
-from limelight.shapes import UnavailableError
 
 
 def draw_curve(entries: Sequence[dict[str, Any]], path: Path, title: str) -> None:

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from limelight.chance import chance
+from limelight.errors import OptionError
 from limelight.models.tokens import Tokens
-from limelight.shapes import OptionError
+from limelight.rng import chance
 
 IGNORED = -100
 """The target where nothing is to be predicted: padding."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from limelight.models.pretrained import Model
+from limelight.models.loading.pretrained import Model
 from limelight.models.transformer import Transformer
 from limelight.training.settings import Parallel
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from limelight.errors import UnavailableError
 from limelight.models.transformer import Transformer
-from limelight.shapes import UnavailableError
 from limelight.training.data import IGNORED, Batch, Task
 from limelight.training.distributed import Group
 from limelight.training.settings import Precision

@@ -14,8 +14,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from limelight.models.checkpoints import checkpoint_folder, checkpoint_steps
-from limelight.shapes import FileError
+from limelight.errors import FileError
+from limelight.models.loading.checkpoints import checkpoint_folder, checkpoint_steps
 
 PARTIAL = ".partial-"
 """How folders that are still being written begin; they are never read."""

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
+from limelight.errors import FileError
 from limelight.files import writing
-from limelight.shapes import FileError
 
 
 class Log:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW
 
-from limelight.chance import chance
+from limelight.errors import FileError, LimelightError, OptionError
 from limelight.models.decoder import Decoder
-from limelight.models.pretrained import Model, load
+from limelight.models.loading.pretrained import Model, load
 from limelight.models.transformer import Transformer
-from limelight.shapes import FileError, LimelightError, OptionError
+from limelight.rng import chance
 from limelight.training.checkpoint import (
     check_resumed,
     expected_sizes,

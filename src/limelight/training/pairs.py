@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from limelight.chance import chance
+from limelight.errors import OptionError
 from limelight.models.tokens import Tokens
-from limelight.shapes import OptionError
+from limelight.rng import chance
 from limelight.training.data import IGNORED, Batch
 from limelight.training.sources import Pair
 

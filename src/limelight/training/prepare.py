@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from limelight.errors import OptionError
 from limelight.models.tokens import Tokens
-from limelight.shapes import OptionError
 from limelight.training.data import Continuing, Task
 from limelight.training.distributed import Group
 from limelight.training.pairs import Translating

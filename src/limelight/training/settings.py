@@ -29,9 +29,10 @@ from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dat
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_origin, get_type_hints
 
+from limelight.checks import check_number
+from limelight.errors import FileError, OptionError
 from limelight.fields import check_value
 from limelight.models.config import Config, make_scaling
-from limelight.shapes import FileError, OptionError, check_number
 
 T = TypeVar("T")
 
@@ -120,7 +121,7 @@ class Settings:
     >>> Settings.from_table({"folder": "run", "steps": 10, "bacth": 2})
     Traceback (most recent call last):
     ...
-    limelight.shapes.OptionError: there is no setting 'bacth'; did you mean 'batch'?
+    limelight.errors.OptionError: there is no setting 'bacth'; did you mean 'batch'?
     """
 
     folder: str

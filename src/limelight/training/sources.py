@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from limelight.shapes import FileError, UnavailableError
+from limelight.errors import FileError, UnavailableError
 
 Pair = tuple[str, str]
 """A source text and its translation."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from limelight.models.generate import generate
-from limelight.models.pretrained import load
+from limelight.errors import OptionError
+from limelight.models.generation.generate import generate
+from limelight.models.loading.pretrained import load
 from limelight.models.transformer import Transformer
-from limelight.shapes import OptionError
 
 
 def translate(

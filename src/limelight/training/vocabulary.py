@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from limelight.errors import OptionError
 from limelight.models.tokens import Tokens
-from limelight.shapes import OptionError
 from limelight.training.settings import TokenSettings
 
 BEGIN, END = "<begin>", "<end>"

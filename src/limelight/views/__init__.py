@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limelight.shapes import FileError
+from limelight.errors import FileError
 
 if TYPE_CHECKING:
-    from limelight.seeing.recording import Recording
+    from limelight.seeing.recording.recording import Recording
 
 
 _PAGES = (".html", ".htm")
@@ -28,8 +28,8 @@ def save(
     suffix = path.suffix.lower()
     if suffix in _PAGES:
         from limelight.files import writing
-        from limelight.views.document import document
-        from limelight.views.page import page
+        from limelight.views.page.document import document
+        from limelight.views.page.html import page
 
         text = page(document(recording, layer, head))
         with writing(path) as temporary:
@@ -52,7 +52,7 @@ def check_ending(path: str | Path) -> None:
 
 def notebook(recording: Recording) -> str:
     """The page as a piece of HTML that stands in a notebook, apart from all others."""
-    from limelight.views.document import document
-    from limelight.views.page import fragment
+    from limelight.views.page.document import document
+    from limelight.views.page.html import fragment
 
     return fragment(document(recording))

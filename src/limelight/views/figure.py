@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from limelight.errors import FileError, OptionError, UnavailableError
 from limelight.files import writing
-from limelight.seeing.recording import Recording
-from limelight.seeing.tokens import Token
-from limelight.shapes import FileError, OptionError, UnavailableError
+from limelight.insight.salience import opening, spread
+from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.tokens import Token
 from limelight.views.colours import LIGHT
 from limelight.views.labels import columns as width_of
 from limelight.views.labels import fit, visible
-from limelight.views.telling import opening, spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from rich.text import Text
 from torch import Tensor
 
 from limelight.printing import ascii_form
-from limelight.seeing.recording import Recording
+from limelight.seeing.recording.recording import Recording
 from limelight.views.colours import DARK, LIGHT, shade
 from limelight.views.labels import columns as width_of
 from limelight.views.labels import fit, visible

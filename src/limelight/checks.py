@@ -1,0 +1,161 @@
+"""Checks that name the argument, what was found and what was expected; the axis letters.
+
+The letters are the same everywhere in Limelight:
+
+    b  batch              i  query position     d  head channels
+    h  query heads        j  key position       e  value channels
+    g  key/value heads    n  tokens             m  model width
+
+`scores` are what softmax takes, `weights` what it gives.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+from torch import Tensor
+
+from limelight.errors import DeviceError, DtypeError, OptionError, ShapeError
+
+
+def shape_text(tensor: Tensor) -> str:
+    """The shape as people write it: `(2, 8, 128, 64)`."""
+    return "(" + ", ".join(str(size) for size in tensor.shape) + ")"
+
+
+def check_tensor(name: str, tensor: Tensor) -> None:
+    """Raise unless `tensor` is one."""
+    if not isinstance(tensor, Tensor):
+        raise DtypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
+
+
+def check_rank(name: str, tensor: Tensor, letters: str) -> None:
+    """Raise unless `tensor` is one, with one axis for each of the space-separated `letters`."""
+    check_tensor(name, tensor)
+    expected = len(letters.split())
+    if tensor.ndim != expected:
+        raise ShapeError(
+            f"{name} must have {expected} axes ({letters}), "
+            f"found {tensor.ndim}: {shape_text(tensor)}"
+        )
+
+
+def check_size(
+    name: str, tensor: Tensor, axis: int, letter: str, expected: int, source: str
+) -> None:
+    """Raise unless `tensor.shape[axis]` is `expected`, the size that `source` sets."""
+    found = tensor.shape[axis]
+    if found != expected:
+        raise ShapeError(
+            f"{name} has {letter} = {found} (shape {shape_text(tensor)}), "
+            f"expected {expected} as in {source}"
+        )
+
+
+def check_shape(name: str, tensor: Tensor, letters: str, sizes: tuple[int, ...]) -> None:
+    """Raise unless `tensor` has exactly these sizes, one for each of the `letters`."""
+    if tuple(tensor.shape) != sizes:
+        raise ShapeError(
+            f"{name} has shape {shape_text(tensor)}, "
+            f"expected ({', '.join(letters.split())}) = {sizes}"
+        )
+
+
+def check_broadcast(name: str, tensor: Tensor, letters: str, sizes: tuple[int, ...]) -> None:
+    """Raise unless `tensor` broadcasts to these sizes."""
+    fits = tensor.ndim <= len(sizes) and all(
+        size == 1 or size == whole  # `in` does not trace when sizes are symbols
+        for size, whole in zip(reversed(tensor.shape), reversed(sizes), strict=False)
+    )
+    if not fits:
+        raise ShapeError(
+            f"{name} has shape {shape_text(tensor)}, expected one that broadcasts to "
+            f"({', '.join(letters.split())}) = {sizes}"
+        )
+
+
+def check_groups(name: str, tensor: Tensor, h: int) -> None:
+    """Raise unless the heads of `tensor`, `b g n c`, divide those of the query."""
+    g = tensor.shape[1]
+    if g != h and (g == 0 or g > h or h % g != 0):
+        raise ShapeError(
+            f"{name} has g = {g} heads (shape {shape_text(tensor)}), "
+            f"expected a number that divides query's h = {h}"
+        )
+
+
+def check_same_kind(name: str, tensor: Tensor, like: Tensor, source: str) -> None:
+    """Raise unless `tensor` has the element type and the device of `like`."""
+    if tensor.dtype != like.dtype:
+        raise DtypeError(f"{name} is {tensor.dtype}, expected {like.dtype} as in {source}")
+    check_same_device(name, tensor, like, source)
+
+
+def check_same_device(name: str, tensor: Tensor, like: Tensor, source: str) -> None:
+    """Raise unless `tensor` lives where `like` does."""
+    if tensor.device != like.device:
+        raise DeviceError(f"{name} is on {tensor.device}, expected {like.device} as {source}")
+
+
+def check_number(
+    name: str,
+    value: float,
+    expected: str,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> float:
+    """The value as a float, if it is finite, in [low, high] and in (above, below).
+
+    `expected` says that in words.
+    """
+    try:
+        # float() alone would also read a text, and take a bool for 0 or 1.
+        number = math.nan if isinstance(value, str | bool) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    # Plain comparisons, which trace under torch.compile; false for NaN too.
+    if not (low <= number <= high and above < number < below):
+        raise OptionError(f"{name} must be {expected}, found {value!r}")
+    return number
+
+
+def check_chance(name: str, value: float) -> float:
+    """The value as a float, if it can be the chance that something is dropped: [0, 1)."""
+    return check_number(name, value, "at least 0 and below 1", low=0.0, below=1.0)
+
+
+def check_positive(name: str, value: float) -> float:
+    """The value as a float, if it is finite and above 0."""
+    return check_number(name, value, "a positive number", above=0.0)
+
+
+def check_whole(name: str, value: int, least: int = 1, most: int | None = None) -> int:
+    """The value, if it is a whole number of at least `least` and, if given, at most `most`."""
+    try:
+        # What may index a sequence is a whole number: also numpy's, and a tensor of one.
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    bound = f"at most {most}" if number is not None and number > least else f"at least {least}"
+    if number is None or number < least or (most is not None and number > most):
+        raise OptionError(f"{name} must be a whole number of {bound}, found {value!r}")
+    return number
+
+
+def check_table(name: str, value: object, kind: torch.dtype) -> Tensor:
+    """The value as a tensor of this type, if it is one or nested sequences of even lengths."""
+    try:
+        return torch.as_tensor(value, dtype=kind)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise OptionError(
+            f"{name} must be a tensor, or sequences of numbers of even lengths, found {value!r}"
+        ) from None
+
+
+FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""The element types that attention takes."""

@@ -1,0 +1,31 @@
+"""The errors that a caller can do something about."""
+
+from __future__ import annotations
+
+
+class LimelightError(ValueError):
+    """Something a caller can mend: the message names what was found and what was expected."""
+
+
+class ShapeError(LimelightError):
+    """A tensor has the wrong rank or a size that does not fit the others."""
+
+
+class DtypeError(LimelightError):
+    """A tensor has an element type that the operation does not take."""
+
+
+class DeviceError(LimelightError):
+    """Tensors that must live together are on different devices."""
+
+
+class OptionError(LimelightError):
+    """An option is outside the values it may take."""
+
+
+class UnavailableError(LimelightError):
+    """An implementation or an optional package was asked for by name and cannot serve."""
+
+
+class FileError(LimelightError):
+    """A file is missing, damaged, foreign, or cannot be written."""

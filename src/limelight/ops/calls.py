@@ -1,0 +1,277 @@
+"""The one seam: every attention call of a model, and whoever asks to note, change or replace it.
+
+A layer, a PyTorch door or Hugging Face's interface describes what it is about to compute as an
+`AttentionCall` and hands it to `run`. Without an interceptor that is `attend` and nothing else.
+Within `with intercept(interceptor):` the interceptor is called in its place and gives the output:
+
+    def record(call):
+        output, seen = call.attend(lens=lens)
+        kept.append((call.layer, seen))
+        return output
+
+    def cut(call):
+        return call.replace(mask=call.mask & without([(5, 2)])).attend()
+
+Interceptors nest. The innermost is asked first; its `call.attend` asks the next one out, and the
+outermost reaches the operation. What one changes, all others see, in either order.
+
+Nothing is patched and nothing is left behind; other threads and tasks do not notice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, overload
+
+import torch
+from torch import Tensor, nn
+
+from limelight.errors import OptionError, UnavailableError
+from limelight.ops.attend import attend, attend_normalised
+from limelight.ops.bias import Alibi
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.spec import Lens
+from limelight.ops.masks.mask import Mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionCall:
+    """One attention call, before it is made: what is asked, and who asks.
+
+    weights_ij = exp(score_ij − lse_i), where lse is the row's own log-sum-exp unless sinks draw
+    weight too or `lse` is given.
+    """
+
+    query: Tensor
+    """b h i d, positions already applied"""
+    key: Tensor
+    """b g j d, those of a cache included"""
+    value: Tensor
+    """b g j e"""
+    mask: Mask | Tensor | None = None
+    bias: Tensor | Alibi | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    """h: the score of a key without value, which only draws weight (attention sinks)"""
+    dropout: float = 0.0
+    lse: Tensor | None = None
+    """b h i: what the rows are normalised by, instead of their own log-sum-exp: rows then need not
+    sum to 1"""
+
+    module: nn.Module | None = None
+    """the module that attends, where it is known"""
+    path: str = ""
+    """the module's name within the model that is intercepted, "blocks.3.attention" """
+    stack: str = ""
+    """the path with its layer number left out, the same for all layers of a kind"""
+    layer: int | None = None
+    """the number of the layer, counted from 0"""
+    occurrence: int = 0
+    """how many calls the module made before this one in the same forward pass of the model"""
+    first_key: int = 0
+    """the position in the text of the first key"""
+
+    _rest: tuple[_Entry, ...] = field(default=(), repr=False)
+    """the interceptors still to be asked, innermost last"""
+    _requests: tuple[_Request, ...] = field(default=(), repr=False)
+    """what interceptors already asked want to see"""
+
+    def replace(self, **changes: Any) -> AttentionCall:
+        """The same call with other values.
+
+        >>> import torch
+        >>> x = torch.zeros(1, 1, 2, 4)
+        >>> AttentionCall(x, x, x).replace(scale=2.0).scale
+        2.0
+        """
+        return dataclasses.replace(self, **changes)
+
+    @overload
+    def attend(self, *, lens: None = None) -> Tensor: ...
+    @overload
+    def attend(self, *, lens: Lens) -> tuple[Tensor, Seen]: ...
+
+    def attend(self, *, lens: Lens | None = None) -> Tensor | tuple[Tensor, Seen]:
+        """The output `b h i e`, by the next interceptor or by the operation itself.
+
+        With a lens: also what it sees of the weights that are used in the end.
+        """
+        if lens is None:
+            return self._next()
+        request = _Request(lens, [])
+        output = self.replace(_requests=(*self._requests, request))._next()
+        if not request.seen:
+            raise UnavailableError(
+                "an interceptor replaced the output of an attention call without attending: "
+                "there are no weights for a lens to see"
+            )
+        return output, request.seen[-1]
+
+    def _next(self) -> Tensor:
+        rest = self._rest
+        while rest:
+            rest, entry = rest[:-1], rest[-1]
+            call = self.replace(_rest=rest)
+            located = call if entry.locate is None else entry.locate(call)
+            if located is not None:
+                return entry.interceptor(located)
+        return self._compute()
+
+    def _compute(self) -> Tensor:
+        options: dict[str, Any] = {
+            "mask": self.mask, "bias": self.bias, "scale": self.scale,
+            "softcap": self.softcap, "dropout": self.dropout,
+        }  # fmt: skip
+        tensors = self.query, self.key, self.value
+        lenses = list(dict.fromkeys(request.lens for request in self._requests))
+        # One lens is served by the sweep that makes the output; each further one takes its own.
+        output, seen = self._attend_once(tensors, options, lenses[0] if lenses else None)
+        sights = {lenses[0]: seen} if lenses else {}
+        for lens in lenses[1:]:
+            sights[lens] = self._attend_once(tensors, options | {"dropout": 0.0}, lens)[1]
+        for request in self._requests:
+            found = sights[request.lens]
+            assert found is not None
+            request.seen.append(found)
+        return output
+
+    def _attend_once(
+        self, tensors: tuple[Tensor, Tensor, Tensor], options: dict[str, Any], lens: Lens | None
+    ) -> tuple[Tensor, Seen | None]:
+        if self.sinks is not None or self.lse is not None:
+            return attend_normalised(*tensors, lens=lens, sinks=self.sinks, lse=self.lse, **options)
+        if lens is None:
+            return attend(*tensors, **options), None
+        return attend(*tensors, lens=lens, **options)
+
+
+Interceptor = Callable[[AttentionCall], Tensor]
+"""Takes a call and gives its output, `b h i e`."""
+
+Locate = Callable[[AttentionCall], AttentionCall | None]
+"""Says who makes a call: the call with path, stack and layer, or None where it is another's."""
+
+
+class _Entry(NamedTuple):
+    interceptor: Interceptor
+    locate: Locate | None
+
+
+class _Request(NamedTuple):
+    lens: Lens
+    seen: list[Seen]
+
+
+_entries: ContextVar[tuple[_Entry, ...]] = ContextVar("limelight_interceptors", default=())
+
+
+@contextmanager
+def intercept(
+    interceptor: Interceptor, model: nn.Module | None = None, *, locate: Locate | None = None
+) -> Generator[None]:
+    """Within the block, attention calls are handed to `interceptor`, which gives their output.
+
+    Args:
+        interceptor: takes an `AttentionCall` and gives the output `b h i e`; `call.attend()` is
+            what would have been computed.
+        model: only calls of modules within this model are handed over, and they say which module
+            of it makes them (`path`, `stack`, `layer`, `occurrence`). All calls unless given.
+        locate: in place of a model: says who makes a call, or None to let it pass.
+
+    >>> import torch, limelight as ll
+    >>> shapes = []
+    >>> def note(call):
+    ...     shapes.append(tuple(call.query.shape))
+    ...     return call.attend()
+    >>> with ll.intercept(note):
+    ...     _ = ll.Attention(8, heads=2)(torch.randn(1, 5, 8))
+    >>> shapes
+    [(1, 2, 5, 4)]
+    """
+    if not callable(interceptor):
+        raise OptionError(f"interceptor must be a function, found {interceptor!r}")
+    places = None if model is None else Places(model)
+    finder = locate if places is None else places.locate
+    token = _entries.set((*_entries.get(), _Entry(interceptor, finder)))
+    try:
+        if places is None:
+            yield
+        else:
+            with places.following():
+                yield
+    finally:
+        _entries.reset(token)
+
+
+def intercepted() -> bool:
+    """Whether anyone intercepts attention calls in this context.
+
+    A compiled function is not intercepted: there is no Python to call when it runs.
+    """
+    return not torch.compiler.is_compiling() and bool(_entries.get())
+
+
+def run(call: AttentionCall) -> Tensor:
+    """The output of a call, by the interceptors of this context or by the operation."""
+    return call.replace(_rest=_entries.get()).attend()
+
+
+def run_seen(call: AttentionCall, lens: Lens) -> tuple[Tensor, Seen]:
+    """The output of a call, and what a lens sees of the weights that were used in the end."""
+    return call.replace(_rest=_entries.get()).attend(lens=lens)
+
+
+class Places:
+    """Where each module of a model stands, and how often it attended in this forward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise OptionError(f"model must be a torch.nn.Module, found {type(model).__name__}")
+        self.model = model
+        self.paths = {module: path for path, module in model.named_modules()}
+        self._calls: dict[nn.Module, int] = {}
+
+    @contextmanager
+    def following(self) -> Generator[None]:
+        """Within the block, each forward pass of the model counts its calls from 0."""
+        hook = self.model.register_forward_pre_hook(self._begin)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _begin(self, _model: nn.Module, _args: Any) -> None:
+        self._calls.clear()
+
+    def locate(self, call: AttentionCall) -> AttentionCall | None:
+        """The call with its place in the model, or None where another model makes it."""
+        if call.module is None or call.module not in self.paths:
+            return None
+        occurrence = self._calls.get(call.module, 0)
+        self._calls[call.module] = occurrence + 1
+        path = self.paths[call.module]
+        stack, layer = stack_and_layer(path)
+        return call.replace(path=path, stack=stack, layer=layer, occurrence=occurrence)
+
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+
+
+def stack_and_layer(path: str) -> tuple[str, int | None]:
+    """A module's stack and layer, by its path: the first number in it counts the layers.
+
+    >>> stack_and_layer("model.layers.3.self_attn")
+    ('model.layers.*.self_attn', 3)
+    >>> stack_and_layer("attention")
+    ('attention', None)
+    """
+    found = _NUMBER.search(path)
+    if found is None:
+        return path, None
+    return f"{path[: found.start()]}*{path[found.end() :]}", int(found.group())

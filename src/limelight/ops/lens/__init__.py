@@ -1,0 +1,1 @@
+"""The lens: what to note of the weights, and what was seen."""

@@ -1,0 +1,174 @@
+"""The lens: what to note about the weights while attention runs, without keeping the weights.
+
+    out, seen = attend(q, k, v, lens=Lens(top=8, entropy=True, received=True, map=(128, 128)))
+
+Everything is exact: equal to what the dense weights `b h i j` would give, in memory linear in the
+sequence. The weights are those before dropout, for dropout is noise added to them in training.
+
+What an implementation gives back
+---------------------------------
+An implementation is a function `look(problem, fitted lens) -> (out, Statistics)`: `lens_tiled.look`
+in PyTorch on any device, `lens_native.look` in the kernels. With w = weights, s = scores (what
+softmax takes: scale, softcap, bias, slopes applied; −∞ where masked) and p_i = i + J − I:
+
+    always      lse          b h i     log Σ_j exp s_ij; −∞ in a row that may attend to nothing
+                max_score    b h i     max_j s_ij; −∞ in such a row
+    top=k       top          b h i k   the k keys of greatest w_ij, greatest first: weights and
+                                       int64 indices. Among equal weights any order serves. A key
+                                       without weight is no link: weight 0, index −1
+    entropy     entropy      b h i     lse − Σ_j w_ij s_ij, in nats; 0 in an empty row
+    distance    distance     b h i     Σ_j w_ij |p_i − j|
+    columns     columns      b h i c   w_ij at each of the c chosen keys, in the order asked
+    band=n      band         b h i     Σ_j w_ij over |p_i − j| ≤ n
+    received    received     b h j     Σ_i w_ij
+    map=(R, C)  map          b h R C   w pooled: mean over each cell (masked places count as 0),
+                                       and the greatest weight in it
+    value_top   value_top    b h i k   the k keys of greatest w_ij·‖v_j‖ (v_j of the head's own
+                                       group), greatest first; without weight as above
+    value_map   value_map    b h R C   as map, of w_ij·‖v_j‖
+
+Cells are disjoint and cover everything: row i lies in cell ⌊i·R/I⌋, so cell r starts at row
+⌈r·I/R⌉; columns alike. R and C are at most I and J, and at least 1 (`Lens.fit` has seen to it); a
+map of no rows or no columns is zeros. All of float type are in the working type: float64 for
+float64 input, float32 for all others; nothing carries a gradient, nor does the implementation's
+`out`: where a gradient or dropout is wanted, `attend` takes the output from its plain run. Sizes of
+zero give tensors of those sizes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple, SupportsIndex
+
+from torch import Tensor
+
+from limelight.checks import check_whole
+from limelight.errors import OptionError
+from limelight.ops.masks.mask import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Lens:
+    """What to note about the weights of an attention call.
+
+    Args:
+        top: the number of strongest links to keep for each query.
+        entropy: how spread out each query's weights are, in nats.
+        distance: the mean distance |p_i − j| each query looks, p_i its position among the keys.
+        columns: keys whose share of each query is wanted, such as `(0,)` for the first token;
+            negative ones count from the end.
+        band: the share of each query that falls on keys at most this far from it.
+        received: how much attention each key gets from all queries together.
+        map: the weights pooled to `(rows, columns)` cells, by mean and by maximum.
+        value_top: as `top`, of ‖weight · value‖: what a link carries rather than how much it is
+            looked at. Kobayashi et al. 2020, https://arxiv.org/abs/2004.10102
+        value_map: as `map`, of ‖weight · value‖.
+        keep: hold on to query, key and value (no copies), so that `Seen` can recompute any weight.
+
+    >>> Lens(top=4, entropy=True)
+    Lens(top=4, entropy=True)
+    """
+
+    top: int = 0
+    entropy: bool = False
+    distance: bool = False
+    columns: tuple[int, ...] = ()
+    band: int | None = None
+    received: bool = False
+    map: tuple[int, int] | None = None
+    value_top: int = 0
+    value_map: tuple[int, int] | None = None
+    keep: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("top", "value_top"):
+            check_whole(name, getattr(self, name), 0)
+        for name in ("entropy", "distance", "received", "keep"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be True or False, found {getattr(self, name)!r}")
+        if self.band is not None:
+            check_whole("band", self.band, 0)
+        for name in ("map", "value_map"):
+            _check_cells(name, getattr(self, name))
+        if not isinstance(self.columns, Iterable):
+            raise OptionError(f"columns must be a sequence of keys, found {self.columns!r}")
+        columns = tuple(self.columns)
+        for column in columns:
+            if isinstance(column, bool) or not isinstance(column, SupportsIndex):
+                raise OptionError(f"columns must be whole numbers, found {column!r}")
+        object.__setattr__(self, "columns", tuple(map(operator.index, columns)))
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{one.name}={getattr(self, one.name)!r}"
+            for one in fields(self)
+            if getattr(self, one.name) != one.default
+        ]
+        return f"Lens({', '.join(shown)})"
+
+    def fit(self, extent: Extent) -> Lens:
+        """The lens for a call of this extent: columns counted from 0, maps no finer than it."""
+        columns = tuple(column + extent.j if column < 0 else column for column in self.columns)
+        for asked, column in zip(self.columns, columns, strict=True):
+            if not 0 <= column < extent.j:
+                raise OptionError(
+                    f"columns names key {asked}, expected one of the j = {extent.j} keys"
+                )
+        return replace(
+            self,
+            columns=columns,
+            map=_fit_cells(self.map, extent),
+            value_map=_fit_cells(self.value_map, extent),
+        )
+
+
+class Links(NamedTuple):
+    """Each query's strongest links, strongest first; index −1 and weight 0 where there are none."""
+
+    weights: Tensor
+    """b h i k"""
+    indices: Tensor
+    """b h i k, int64"""
+
+
+class Pooled(NamedTuple):
+    """The weights pooled to cells."""
+
+    mean: Tensor
+    """b h rows columns"""
+    max: Tensor
+    """b h rows columns"""
+
+
+class Statistics(NamedTuple):
+    """What an implementation gives back; the table at the top of this file says what each is."""
+
+    lse: Tensor
+    max_score: Tensor | None = None
+    """None only where no lens looked"""
+    top: Links | None = None
+    entropy: Tensor | None = None
+    distance: Tensor | None = None
+    columns: Tensor | None = None
+    band: Tensor | None = None
+    received: Tensor | None = None
+    map: Pooled | None = None
+    value_top: Links | None = None
+    value_map: Pooled | None = None
+
+
+def _check_cells(name: str, value: tuple[int, int] | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise OptionError(f"{name} must be (rows, columns), found {value!r}")
+    for size in value:
+        check_whole(f"{name} size", size)
+
+
+def _fit_cells(cells: tuple[int, int] | None, extent: Extent) -> tuple[int, int] | None:
+    if cells is None:
+        return None
+    return min(cells[0], max(extent.i, 1)), min(cells[1], max(extent.j, 1))

@@ -1,0 +1,1 @@
+"""Masks as values: which keys a query may attend to."""

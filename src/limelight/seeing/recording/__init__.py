@@ -1,0 +1,1 @@
+"""Recordings: tokens, what was seen of them, and their files."""

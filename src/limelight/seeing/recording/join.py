@@ -1,0 +1,153 @@
+"""Calls that follow one another, put together: a prompt and the tokens generated after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.errors import ShapeError
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Call, Part, Parts
+from limelight.ops.lens.spec import Links, Statistics
+
+
+class Piece(NamedTuple):
+    """What was seen of one call, and where its first key stands in the text."""
+
+    seen: Seen
+    first_key: int
+
+    @property
+    def last_key(self) -> int:
+        """One past its last key."""
+        return self.first_key + self.seen.extent.j
+
+
+def join(pieces: Sequence[Piece]) -> Seen:
+    """One `Seen` whose queries are those of all pieces, in order, over the keys of all.
+
+    What belongs to a query is put side by side, what keys receive is added up. Pooled maps of
+    different calls cover different cells and have no common map: they are left out.
+    """
+    if len(pieces) == 1 and pieces[0].first_key == 0:
+        return pieces[0].seen
+    b, h, _, _ = pieces[0].seen.extent
+    for piece in pieces:
+        if piece.seen.extent[:2] != (b, h):
+            raise ShapeError(
+                f"pieces must all be of b = {b}, h = {h}, found {tuple(piece.seen.extent)}"
+            )
+    keys = max(piece.last_key for piece in pieces)
+    found = [piece.seen.statistics for piece in pieces]
+
+    def rows(part: Callable[[Statistics], Tensor | None]) -> Tensor | None:
+        tensors = [tensor for one in found if (tensor := part(one)) is not None]
+        return torch.cat(tensors, dim=2) if len(tensors) == len(found) else None
+
+    lse = rows(lambda one: one.lse)
+    assert lse is not None
+    statistics = Statistics(
+        lse=lse,
+        max_score=rows(lambda one: one.max_score),
+        top=_join_links([one.top for one in found], pieces),
+        entropy=rows(lambda one: one.entropy),
+        distance=rows(lambda one: one.distance),
+        columns=rows(lambda one: one.columns),
+        band=rows(lambda one: one.band),
+        received=_join_received(pieces, keys),
+        value_top=_join_links([one.value_top for one in found], pieces),
+    )
+    extent = pieces[0].seen.extent._replace(i=lse.shape[2], j=keys)
+    lens = replace(pieces[0].seen.lens, map=None, value_map=None)
+    return Seen(extent, lens, statistics, _join_sources(pieces))
+
+
+def _join_links(links: list[Links | None], pieces: Sequence[Piece]) -> Links | None:
+    weights: list[Tensor] = []
+    indices: list[Tensor] = []
+    for one, piece in zip(links, pieces, strict=True):
+        if one is None:
+            return None
+        weights.append(one.weights)
+        indices.append(torch.where(one.indices < 0, -1, one.indices + piece.first_key))
+    return Links(torch.cat(weights, dim=2), torch.cat(indices, dim=2))
+
+
+def _join_received(pieces: Sequence[Piece], keys: int) -> Tensor | None:
+    total: Tensor | None = None
+    for seen, first in pieces:
+        received = seen.statistics.received
+        if received is None:
+            return None
+        if total is None:
+            total = received.new_zeros(*received.shape[:2], keys)
+        total[..., first : first + received.shape[2]] += received
+    return total
+
+
+def _join_sources(pieces: Sequence[Piece]) -> Parts | None:
+    parts: list[Part] = []
+    for seen, first in pieces:
+        if seen.source is None:
+            return None
+        parts.append(Part(seen.extent.i, first, seen.extent.j, seen.source))
+    return Parts(tuple(parts))
+
+
+def without_keys(before: Piece, after: Piece) -> Piece:
+    """`before` without its keys and values, where `after` holds them all; `with_keys` undoes it.
+
+    Every row of `after` must go on from the same row of `before`. A cache that grows by copying
+    makes new keys at each token; to hold on to all of them would take memory quadratic in the
+    tokens.
+    """
+    covered = before.first_key >= after.first_key and before.last_key <= after.last_key
+    source = before.seen.source
+    if not covered or not isinstance(source, Call) or not isinstance(after.seen.source, Call):
+        return before
+    none = source.problem.key.new_empty(0)
+    return _with_source(before, key=none, value=none)
+
+
+def with_keys(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces with the keys and values that `without_keys` took, as views of those of later ones."""
+    whole = list(pieces)
+    for index in range(len(whole) - 2, -1, -1):
+        before, after = whole[index].seen.source, whole[index + 1].seen.source
+        if isinstance(before, Call) and isinstance(after, Call) and before.problem.key.ndim == 1:
+            start = whole[index].first_key - whole[index + 1].first_key
+            run = slice(start, start + whole[index].seen.extent.j)
+            key, value = after.problem.key[:, :, run], after.problem.value[:, :, run]
+            whole[index] = _with_source(whole[index], key=key, value=value)
+    return whole
+
+
+def _with_source(piece: Piece, *, key: Tensor, value: Tensor) -> Piece:
+    assert isinstance(piece.seen.source, Call)
+    problem = replace(piece.seen.source.problem, key=key, value=value)
+    return piece._replace(seen=replace(piece.seen, source=Call(problem)))
+
+
+def own_keys(piece: Piece) -> Piece:
+    """The piece with keys and values of its own, where theirs may be written over.
+
+    A static cache writes each token into one buffer, and a sliding one over the oldest. What was
+    written in place shows by its version; inference tensors have none, and are copied to be safe.
+    """
+    source = piece.seen.source
+    if not isinstance(source, Call):
+        return piece
+    key, value = source.problem.key, source.problem.value
+    if not key.is_inference() and not value.is_inference() and not key._version + value._version:
+        return piece
+    return _with_source(piece, key=key.clone(), value=value.clone())
+
+
+def without_source(piece: Piece) -> Piece:
+    """The piece as a lens with `keep=False` gives it: its statistics, and nothing to recompute."""
+    lens = replace(piece.seen.lens, keep=False)
+    return piece._replace(seen=replace(piece.seen, lens=lens, source=None))

@@ -1,0 +1,281 @@
+"""Recordings as files: one `.safetensors` with the tensors, and a JSON document in its header.
+
+What a recording holds is written as it is: the statistics; and, where the recording can recompute
+weights, the query, key and value they come from, or the weights themselves where those are smaller.
+A checksum over all of it is written beside, so that a damaged file is told from a whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limelight.errors import FileError, LimelightError
+from limelight.files import writing
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Call, Dense, Source
+from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
+from limelight.ops.masks.mask import Extent
+from limelight.ops.problem import Problem
+from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.stored_masks import get_mask, put_mask
+from limelight.seeing.recording.tokens import Token
+from limelight.seeing.steps.flow import UNKNOWN, Flow, Formulas
+
+FORMAT = "limelight.recording"
+VERSION = 2
+"""Files of version 1, which hold no checksum, are still read."""
+
+
+def write(recording: Recording, path: Path) -> None:
+    """Write a recording in one step: the file is there whole, or not at all."""
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Tensor] = {}
+    document = {
+        "text": recording.text,
+        "query_text": recording.query_text,
+        "model": recording.model,
+        "made": dict(recording.made),
+        "layer_numbers": recording.layer_numbers,
+        "head_numbers": recording.head_numbers,
+        "tokens": recording.tokens,
+        "queries": None if recording.queries is recording.tokens else recording.queries,
+        "layers": [
+            _put_seen(f"layers.{number}", seen, tensors)
+            for number, seen in zip(recording.layer_numbers, recording.layers, strict=True)
+        ],
+        "flows": bool(recording.flows),
+        "formulas": [flow.formulas for flow in recording.flows],
+    }
+    for number, flow in zip(recording.layer_numbers, recording.flows, strict=False):
+        parts = {"x": flow.x, "memory": flow.memory, "output": flow.output}
+        tensors |= {
+            f"flows.{number}.{name}": part for name, part in parts.items() if part is not None
+        }
+    # A tensor may be a view of another's storage; a file holds each on its own.
+    alone = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    said = json.dumps(document, ensure_ascii=False)
+    header = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "document": said,
+        "checksum": checksum(said, alone),
+    }
+    with writing(path) as temporary:
+        save_file(alone, temporary, metadata=header)
+
+
+def read(path: Path) -> Recording:
+    """Read what `write` wrote; anything else is refused in words."""
+    from safetensors import SafetensorError, safe_open
+
+    if path.is_dir():
+        raise FileError(f"{path}: a folder, expected a recording (.safetensors)")
+    if not path.is_file():
+        raise FileError(f"{path}: no such file, expected a recording (.safetensors)")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            version = _version(path, header)
+            # copies: what is mapped from a file changes with it, after it was checked
+            names = list(file.keys())
+            tensors = {name: file.get_tensor(name).clone() for name in names}
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path}: damaged, or not a safetensors file: {error}") from error
+    try:
+        if version > 1 and header["checksum"] != checksum(header["document"], tensors):
+            raise FileError("its content does not agree with its checksum")
+        return _build(_document(header["document"]), tensors)
+    except KeyError as error:
+        raise FileError(f"{path}: damaged recording: {error} is missing") from error
+    except LimelightError as error:
+        raise FileError(f"{path}: damaged recording: {error}") from error
+    except (TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
+        raise FileError(f"{path}: damaged recording: its parts do not fit together") from error
+
+
+def checksum(document: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of the document and of every tensor's name, kind, shape and bytes."""
+    digest = hashlib.sha256(document.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _version(path: Path, header: Mapping[str, str]) -> int:
+    if header.get("format") != FORMAT:
+        raise FileError(f"{path}: a safetensors file, but not a recording")
+    version = header.get("version", "")
+    if not (version.isascii() and version.isdecimal() and int(version)):
+        raise FileError(f"{path}: damaged recording: version {version!r}, expected 1 or more")
+    if int(version) > VERSION:
+        raise FileError(
+            f"{path}: a recording of version {version!r}, expected at most {VERSION}: "
+            "it was written by a newer limelight"
+        )
+    return int(version)
+
+
+def _document(said: str) -> dict[str, Any]:
+    try:
+        return _kind("document", json.loads(said), dict)
+    except json.JSONDecodeError as error:
+        raise FileError("the document in its header is not JSON") from error
+
+
+_WORDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "a map"}
+
+
+def _kind(name: str, value: Any, kind: type[Any]) -> Any:
+    """The value, which must be of this kind and no other: JSON's true is no number."""
+    if type(value) is not kind:
+        raise FileError(f"{name} must be {_WORDS[kind]}, found {json.dumps(value)[:40]}")
+    return value
+
+
+def _numbers(document: dict[str, Any], name: str) -> tuple[int, ...]:
+    return tuple(_kind(f"each of {name}", one, int) for one in _kind(name, document[name], list))
+
+
+def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
+    numbers = _numbers(document, "layer_numbers")
+    stored = _kind("layers", document["layers"], list)
+    if len(stored) != len(numbers):
+        raise FileError(f"it names {len(numbers)} layers and holds {len(stored)}")
+    layers = tuple(
+        _get_seen(f"layers.{number}", one, tensors)
+        for number, one in zip(numbers, stored, strict=True)
+    )
+    flows: tuple[Flow, ...] = ()
+    if _kind("flows", document["flows"], bool):
+        # The first files of version 1 hold no formulas.
+        formulas = document.get("formulas", [UNKNOWN] * len(numbers))
+        flows = tuple(
+            Flow(
+                tensors[f"flows.{number}.x"],
+                tensors.get(f"flows.{number}.memory"),
+                tensors.get(f"flows.{number}.output"),
+                Formulas(*(_kind("each formula", formula, str) for formula in one)),
+            )
+            for number, one in zip(numbers, formulas, strict=True)
+        )
+    queries, made = document["queries"], _kind("made", document["made"], dict)
+    return Recording(
+        text=_kind("text", document["text"], str),
+        tokens=_tokens("tokens", document["tokens"]),
+        layers=layers,
+        model=_kind("model", document["model"], str),
+        made={name: _kind(f"made {name!r}", one, str) for name, one in made.items()},
+        layer_numbers=numbers,
+        head_numbers=_numbers(document, "head_numbers"),
+        queries=() if queries is None else _tokens("queries", queries),
+        query_text=_kind("query_text", document["query_text"], str),
+        flows=flows,
+    )
+
+
+def _tokens(name: str, rows: Any) -> tuple[Token, ...]:
+    kinds = {"text": str, "start": int, "end": int, "word": int, "special": bool}
+    tokens: list[Token] = []
+    for place, row in enumerate(_kind(name, rows, list)):
+        if len(_kind(f"{name} {place}", row, list)) != len(kinds):
+            raise FileError(f"{name} {place} has {len(row)} parts, expected {', '.join(kinds)}")
+        parts = zip(kinds.items(), row, strict=True)
+        tokens.append(
+            Token(*(_kind(f"{part} of {name} {place}", one, kind) for (part, kind), one in parts))
+        )
+    return tuple(tokens)
+
+
+def _put_seen(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    for name, part in seen.statistics._asdict().items():
+        if isinstance(part, Links):
+            tensors[f"{prefix}.{name}.weights"] = part.weights
+            tensors[f"{prefix}.{name}.indices"] = part.indices.to(torch.int32)
+        elif isinstance(part, Pooled):
+            tensors[f"{prefix}.{name}.mean"], tensors[f"{prefix}.{name}.max"] = part
+        elif part is not None:
+            tensors[f"{prefix}.{name}"] = part
+    return {
+        "extent": seen.extent,
+        "lens": asdict(seen.lens),
+        "source": _put_source(f"{prefix}.source", seen, tensors),
+    }
+
+
+def _put_source(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
+    if seen.source is None:
+        return None
+    if not isinstance(seen.source, Call):
+        tensors[f"{prefix}.weights"] = seen.dense()
+        return {"kind": "weights"}
+    problem = seen.source.problem
+    for name in ("query", "key", "value", "bias", "slopes"):
+        tensor = getattr(problem, name)
+        if tensor is not None:
+            tensors[f"{prefix}.{name}"] = tensor
+    mask = problem.mask
+    return {
+        "kind": "call",
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "mask": None if mask is None else put_mask(f"{prefix}.mask", mask, tensors),
+    }
+
+
+def _get_seen(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) -> Seen:
+    lens = one["lens"]
+    for name in ("columns", "map", "value_map"):
+        lens[name] = None if lens[name] is None else tuple(lens[name])
+    found: dict[str, Any] = {}
+    for name in Statistics._fields:
+        if f"{prefix}.{name}" in tensors:
+            found[name] = tensors[f"{prefix}.{name}"]
+        elif f"{prefix}.{name}.indices" in tensors:
+            indices = tensors[f"{prefix}.{name}.indices"].long()
+            found[name] = Links(tensors[f"{prefix}.{name}.weights"], indices)
+        elif f"{prefix}.{name}.mean" in tensors:
+            found[name] = Pooled(tensors[f"{prefix}.{name}.mean"], tensors[f"{prefix}.{name}.max"])
+    statistics = Statistics(**found)
+    extent = Extent(*one["extent"])
+    if statistics.lse.shape != extent[:3]:
+        raise FileError(f"lse has shape {tuple(statistics.lse.shape)}, expected {extent[:3]}")
+    return Seen(extent, Lens(**lens), statistics, _get_source(f"{prefix}.source", one, tensors))
+
+
+def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) -> Source | None:
+    stored, extent = one["source"], Extent(*one["extent"])
+    if stored is None:
+        return None
+    if stored["kind"] == "weights":
+        weights = tensors[f"{prefix}.weights"]
+        if weights.shape != extent:
+            raise FileError(f"weights have shape {tuple(weights.shape)}, expected {extent}")
+        return Dense(weights)
+    mask = stored["mask"]
+    problem = Problem(
+        query=tensors[f"{prefix}.query"],
+        key=tensors[f"{prefix}.key"],
+        value=tensors[f"{prefix}.value"],
+        mask=None if mask is None else get_mask(mask, tensors),
+        bias=tensors.get(f"{prefix}.bias"),
+        slopes=tensors.get(f"{prefix}.slopes"),
+        scale=float(stored["scale"]),
+        softcap=float(stored["softcap"]),
+        dropout=0.0,
+        seed=None,
+    )
+    if problem.extent != extent:
+        raise FileError(f"query and key are of {tuple(problem.extent)}, expected {tuple(extent)}")
+    if problem.mask is not None:
+        problem.mask.check(extent)
+    return Call(problem)

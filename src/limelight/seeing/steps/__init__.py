@@ -1,0 +1,1 @@
+"""Every step of a head in numbers."""

@@ -1,0 +1,212 @@
+"""The steps of one head, computed: each formula, applied to the steps it names, gives its step."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.ops.backends import reference
+from limelight.ops.problem import Problem
+from limelight.seeing.steps.flow import UNKNOWN, Flow, Formulas, Map
+
+UNRECORDED = (
+    "What entered the layer was not recorded, so X, the layer's matrices and its output cannot be "
+    "given: Q, K and V are told as they came out."
+)
+WITHOUT_MAPS = (
+    "The matrices, biases and rotations of the layer stay with the model and are in no file: "
+    "Q, K, V and the output are told as they came out."
+)
+SOME_HEADS = (
+    "The heads side by side and the output cannot be given: they are made of all heads, of which "
+    "only some were recorded."
+)
+
+
+class Step(NamedTuple):
+    """One step: its name, how it comes about, its axes and its numbers."""
+
+    name: str
+    formula: str
+    axes: str
+    """the letters of the axes, such as "i d" """
+    value: Tensor
+
+    @property
+    def shape_text(self) -> str:
+        """The shape with its letters: `i d = 15 x 32`."""
+        sizes = " x ".join(str(size) for size in self.value.shape)
+        return f"{self.axes} = {sizes}"
+
+
+class Told(NamedTuple):
+    """The steps that can be given, and in words what cannot."""
+
+    steps: tuple[Step, ...]
+    missing: str = ""
+
+
+class Attended(NamedTuple):
+    """What all heads made of a call, by the reference."""
+
+    scores: Tensor
+    """h i j: what softmax takes"""
+    weights: Tensor
+    """h i j"""
+    heads: Tensor
+    """h i e: weights · V"""
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, problem: Problem) -> Attended:
+        """By the reference, whatever implementation ran."""
+        scores = reference.scores(problem)
+        weights, _ = reference.normalise(scores)
+        value = reference.wide(problem.value)
+        heads = reference.mix(weights, value, reference.allowed(problem))
+        return cls(scores[0], weights[0], heads[0])
+
+    @property
+    def concatenation(self) -> Tensor:
+        """The heads side by side: `i h·e`."""
+        return self.heads.transpose(0, 1).flatten(1)
+
+
+@torch.no_grad()
+def tell(
+    problem: Problem, attended: Attended, flow: Flow | None, position: int, number: int
+) -> Told:
+    """The steps of a head: at `position` among the call's heads, `number` among the layer's."""
+    owner = position // (problem.query.shape[1] // problem.key.shape[1])
+    query, key, value = problem.query[0, position], problem.key[0, owner], problem.value[0, owner]
+    inputs = [] if flow is None else _inputs(flow, number)
+    told = [
+        *inputs,
+        *_projected(UNKNOWN if flow is None else flow.formulas, inputs, query, key, value),
+        *_attention(problem, attended, position, query, key),
+    ]
+    if flow is None:
+        return Told((*told, *_together(attended, "every recorded head")), UNRECORDED)
+    missing = [] if flow.maps is not None else [WITHOUT_MAPS]
+    if flow.output is None:
+        missing.append(SOME_HEADS)
+    else:
+        told += _together(attended, "every head")
+        told.append(Step("output", flow.formulas.output, "i m", flow.output))
+    return Told(tuple(told), " ".join(missing))
+
+
+def _inputs(flow: Flow, head: int) -> list[Step]:
+    """What enters: the tokens, and what the layer learned."""
+    told = [Step("X", "what the layer takes in", "i m", flow.x)]
+    if flow.memory is not None:
+        told.append(Step("memory", "what is looked at", "j m", flow.memory))
+    maps = flow.maps
+    if maps is None:
+        return told
+    size = maps.query.weight.shape[1]
+    if size < flow.x.shape[1]:
+        first, last = head * size, (head + 1) * size
+        words = f"columns {first} to {last - 1} of X"
+        told.append(Step("X of the head", words, "i m/h", flow.x[:, first:last]))
+    owner = maps.owner(head)
+    told += _learned("Q", maps.query.of_head(head), "m d")
+    told += _learned("K", maps.key.of_head(owner), "m d")
+    told += _learned("V", maps.value.of_head(owner), "m e")
+    if maps.output is not None and flow.output is not None:
+        told += _learned("O", maps.output, "h·e m")
+    if maps.rotation is not None:
+        told += [
+            Step("cos", "of the angle that each position turns by", "i d", maps.rotation.cos),
+            Step("sin", "of the same angle, the first half negative", "i d", maps.rotation.sin),
+        ]
+    return told
+
+
+def _learned(name: str, one: Map, axes: str) -> list[Step]:
+    told = [Step(f"W_{name}", "learned", axes, one.weight)]
+    if one.bias is not None:
+        told.append(Step(f"b_{name}", "learned", axes.split()[1], one.bias))
+    return told
+
+
+def _projected(
+    formulas: Formulas, inputs: list[Step], query: Tensor, key: Tensor, value: Tensor
+) -> list[Step]:
+    known = {step.name: step.value for step in inputs}
+    told: list[Step] = []
+    for name, axes, formula, before, taken in (
+        ("Q", "i d", formulas.query, formulas.unturned_query, query),
+        ("K", "j d", formulas.key, formulas.unturned_key, key),
+    ):
+        if before and "cos" in known:
+            unturned = known.get("X of the head", known["X"]) @ known[f"W_{name}"]
+            unturned = unturned + known.get(f"b_{name}", 0.0)
+            told.append(Step(f"{name} unturned", before, axes, unturned))
+        elif before:
+            formula = f"{before}, turned by position"
+        told.append(Step(name, formula, axes, taken))
+    return [*told, Step("V", formulas.value, "j e", value)]
+
+
+def _attention(
+    problem: Problem, attended: Attended, head: int, query: Tensor, key: Tensor
+) -> list[Step]:
+    """From Q and K to weights · V; whatever is added to scores or hides keys is a step, too."""
+    weights = attended.weights[head]
+    similarity = query.to(weights.dtype) @ key.to(weights.dtype).mT
+    added, masked = _added(problem, head, weights.dtype), _capped(problem)
+    if added:
+        masked = " + ".join([masked, *(step.name for step in added)])
+    allowed = reference.allowed(problem)
+    if problem.mask is not None and allowed is not None:
+        masked += " where mask is 1, −∞ where it is 0"
+        mask = allowed.expand(problem.extent)[0, head].to(weights.dtype)
+        added.append(Step("mask", f"1 where {problem.mask.name()} lets a token look", "i j", mask))
+    return [
+        Step("scores", "Q · Kᵀ", "i j", similarity),
+        Step("scaled", _scaled_formula(problem.scale), "i j", similarity * problem.scale),
+        *added,
+        Step("masked", masked, "i j", attended.scores[head]),
+        Step("weights", "softmax of each row of masked", "i j", weights),
+        Step("row sums", "Σ_j weights_ij", "i", weights.sum(-1)),
+        Step("weighted values", "weights · V", "i e", attended.heads[head]),
+    ]
+
+
+def _together(attended: Attended, which: str) -> list[Step]:
+    return [
+        Step("heads", f"weights · V of {which}", "h i e", attended.heads),
+        Step("concatenation", "the heads side by side", "i h·e", attended.concatenation),
+    ]
+
+
+def _scaled_formula(scale: float) -> str:
+    """As 1/√d where it is that, else with all digits that tell a float32 from others."""
+    size = round(1 / scale**2) if scale else 0
+    exact = size > 0 and math.isclose(scale, 1 / math.sqrt(size), rel_tol=1e-9)
+    return f"scores / √{size}" if exact else f"scores · {scale:.9g}"
+
+
+def _capped(problem: Problem) -> str:
+    cap = f"{problem.softcap:.9g}"
+    return f"{cap} · tanh(scaled / {cap})" if problem.softcap else "scaled"
+
+
+def _added(problem: Problem, head: int, dtype: torch.dtype) -> list[Step]:
+    """What is added to the scores of a head."""
+    told: list[Step] = []
+    if problem.bias is not None:
+        bias = problem.bias.expand(problem.extent)[0, head].to(dtype)
+        told.append(Step("bias", "given", "i j", bias))
+    if problem.slopes is not None:
+        i, j = problem.extent[2:]
+        places = torch.arange(j - i, j)[:, None] - torch.arange(j)
+        slope = float(problem.slopes[head])
+        distances = (-slope * places.abs()).to(problem.query.device, dtype)
+        words = f"−{slope:.9g} · distance in tokens"
+        told.append(Step("position bias", words, "i j", distances))
+    return told

@@ -1,0 +1,206 @@
+"""Every step of an attention head in numbers: from X to the layer's output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from limelight.errors import OptionError
+from limelight.layers.attention import Attention
+from limelight.layers.rotary import Rotation
+from limelight.ops.bias import Alibi
+from limelight.ops.lens.sources import Call
+from limelight.ops.masks.mask import Mask
+from limelight.ops.problem import check_problem
+from limelight.seeing.recording.picks import Pick, find_tokens
+from limelight.seeing.recording.tokens import Token, plain_tokens
+from limelight.seeing.steps.flow import flow_of
+from limelight.seeing.steps.head_steps import Attended, Step, tell
+
+if TYPE_CHECKING:
+    from limelight.seeing.recording.recording import Recording
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Steps:
+    """The full computational flow of one head, step by step, with real numbers.
+
+    Iterate over it for the steps in order, or take one by name: `steps["weights"].value`. Each
+    formula, applied to the steps that it names, gives the numbers of its step.
+    """
+
+    steps: tuple[Step, ...]
+    tokens: tuple[Token, ...]
+    queries: tuple[Token, ...]
+    head: int
+    layer: int | None = None
+    missing: str = ""
+    """in words, which steps cannot be given and why; empty where all are there"""
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, name: str) -> Step:
+        for step in self.steps:
+            if step.name == name:
+                return step
+        known = ", ".join(step.name for step in self.steps)
+        raise OptionError(f"there is no step {name!r}: the steps are {known}")
+
+    def __contains__(self, name: object) -> bool:
+        return any(step.name == name for step in self.steps)
+
+    def story(self, token: Pick) -> list[str]:
+        """What happens to one token, a line a step; `token` is its index or its text."""
+        found = find_tokens(token, self.queries)
+        if len(found) != 1:
+            raise OptionError(
+                f"token must be one token, found {token!r}, which is {len(found)}: "
+                f"give one of {found}"
+            )
+        return _story(self, found[0])
+
+    def __str__(self) -> str:
+        where = (
+            f"head {self.head}" if self.layer is None else f"layer {self.layer}, head {self.head}"
+        )
+        parts = [f"Attention step by step: {where}"]
+        names = [token.text for token in self.queries]
+        for step in self.steps:
+            labels = names if step.axes.startswith("i ") else None
+            if step.axes.startswith("j "):
+                labels = [token.text for token in self.tokens]
+            parts.append(f"{step.name}   {step.formula}   ({step.shape_text})")
+            parts.append(_table(step.value, labels))
+        if self.missing:
+            parts.append(self.missing)
+        return "\n\n".join(parts)
+
+    __repr__ = __str__
+
+
+def steps(
+    layer: Attention,
+    x: Tensor,
+    *,
+    head: int = 0,
+    memory: Tensor | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: Tensor | Alibi | None = None,
+    rotation: Rotation | None = None,
+    words: Sequence[str] | None = None,
+) -> Steps:
+    """Every step of one head of an attention layer, from X to the layer's output.
+
+    Args:
+        layer: the attention layer.
+        x: `i m` or `1 i m`: one text.
+        head: the query head whose steps are told.
+        memory: `j m` or `1 j m`: the tokens asked, x itself unless given.
+        mask: as in the layer's call.
+        bias: as in the layer's call.
+        rotation: as in the layer's call.
+        words: what the tokens of x are called; their numbers unless given.
+
+    >>> import torch, limelight as ll
+    >>> found = ll.steps(ll.Attention(4, heads=2), torch.eye(4)[:3], words=["I", "love", "you"])
+    >>> found["weights"].shape_text, found["row sums"].value.round(decimals=4)
+    ('i j = 3 x 3', tensor([1., 1., 1.]))
+    """
+    if not isinstance(layer, Attention):
+        raise OptionError(f"layer must be an Attention, found {type(layer).__name__}")
+    if not 0 <= head < layer.heads:
+        raise OptionError(f"head must be one of 0 to {layer.heads - 1}, found {head}")
+    x = _one_text("x", x)
+    asked = None if memory is None else _one_text("memory", memory)
+    with torch.no_grad():
+        projected = layer.project(x, asked, rotation=rotation)
+        problem = check_problem(*projected, mask=mask, bias=bias, scale=layer.scale)
+        attended = Attended.of(problem)
+        # From the steps' own numbers: the layer itself drops some of its weights in training.
+        output = attended.concatenation.to(x.dtype)[None]
+        if layer.output is not None:
+            output = layer.output(output)
+        flow = flow_of(layer, x, asked, output, rotation)
+    names = [str(i) for i in range(x.shape[1])] if words is None else list(words)
+    if len(names) != x.shape[1]:
+        raise OptionError(
+            f"words has {len(names)} words, expected one for each of the {x.shape[1]} tokens"
+        )
+    queries = plain_tokens(names)[1]
+    tokens = queries
+    if asked is not None:
+        tokens = plain_tokens([str(j) for j in range(asked.shape[1])])[1]
+    told = tell(problem, attended, flow, head, head)
+    return Steps(told.steps, tokens, queries, head)
+
+
+def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
+    """The steps of a recorded head, as far as the recording kept what they are told from."""
+    seen, position = recording.seen(layer), recording.head_position(head)
+    if not isinstance(seen.source, Call):
+        raise OptionError(
+            "the steps need a call's query, key and value, which this recording does not hold"
+        )
+    index = recording.layer_numbers.index(layer)
+    flow = recording.flows[index] if recording.flows else None
+    problem = seen.source.problem
+    told = tell(problem, Attended.of(problem), flow, position, head)
+    return Steps(told.steps, recording.tokens, recording.queries, head, layer, told.missing)
+
+
+def _story(told: Steps, token: int) -> list[str]:
+    name = told.queries[token].text
+    query, weights = told["Q"].value[token], told["weights"].value[token]
+    scores, scaled = told["scores"].value[token], told["scaled"].value[token]
+    allowed = int(torch.isfinite(told["masked"].value[token]).sum())
+    lines = [f'"{name}" asks: its query has {len(query)} numbers and length {query.norm():.2f}']
+    if not allowed:
+        return [*lines, f'"{name}" may look at nothing: it takes zeros']
+    best = int(weights.argmax())
+    match, weight = told.tokens[best].text, float(weights[best])
+    order = weights.argsort(descending=True)[1:3].tolist()
+    others = ", ".join(f'"{told.tokens[j].text}" {float(weights[j]):.3f}' for j in order)
+    length = told["weighted values"].value[token].norm()
+    lines += [
+        f'its query meets {allowed} keys: the score with "{match}" is {float(scores[best]):.2f}, '
+        f"scaled {float(scaled[best]):.2f}",
+        f'best match "{match}" {weight:.3f}' + (f", then {others}" if others else ""),
+        f'it takes {weight:.0%} of the value of "{match}", {1 - weight:.0%} of all others together',
+        f"the mix of values has length {length:.2f}",
+    ]
+    if "output" in told:
+        row = told["output"].value[token]
+        lines.append(f"all heads together give it {len(row)} numbers of length {row.norm():.2f}")
+    return lines
+
+
+def _one_text(name: str, x: Tensor) -> Tensor:
+    x = x[None] if x.ndim == 2 else x
+    if x.ndim != 3 or x.shape[0] != 1:
+        raise OptionError(f"{name} must be one text, (n, m) or (1, n, m), found {tuple(x.shape)}")
+    return x
+
+
+def _table(value: Tensor, labels: Sequence[str] | None, most: int = 8) -> str:
+    """The numbers in columns; of a large tensor its first rows and columns."""
+    if value.ndim == 1:
+        value = value[:, None] if labels is None else value[None]
+    while value.ndim > 2:
+        value = value[0]
+    rows, columns = value.shape
+    lines: list[str] = []
+    for i in range(min(rows, most)):
+        label = f"{labels[i][:12]:>12}  " if labels is not None and i < len(labels) else "  "
+        numbers = " ".join(f"{float(one):8.4f}" for one in value[i, :most])
+        lines.append(label + numbers + (" ..." if columns > most else ""))
+    if rows > most:
+        lines.append(f"  ... {rows - most} more rows")
+    return "\n".join(lines)

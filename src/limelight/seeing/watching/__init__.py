@@ -1,0 +1,1 @@
+"""Watching models that are not ours."""

@@ -1,0 +1,114 @@
+"""Beams: the rows of a batch that go on from other rows of the call before.
+
+A line is the way of one row through the calls of a pass: the row that it was in each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Call, Source
+from limelight.ops.lens.spec import Links, Pooled, Statistics
+from limelight.seeing.recording.join import Piece
+
+
+def origins(before: Piece, after: Piece) -> Tensor | None:
+    """Which rows of `before` each row of `after` may go on from; None where one goes on from none.
+
+    `b b`, true where the keys that both calls saw are the same numbers, as with a growing cache.
+    Beam search gives a row the keys of another one, or of one that several rows go on from.
+    """
+    if before.seen.extent[:2] != after.seen.extent[:2]:
+        return None
+    one, two = before.seen.source, after.seen.source
+    assert isinstance(one, Call)
+    assert isinstance(two, Call)
+    start = max(before.first_key, after.first_key)
+    stop = min(before.last_key, after.last_key)
+    if stop <= start:
+        return None
+    old = one.problem.key[:, :, start - before.first_key : stop - before.first_key]
+    new = two.problem.key[:, :, start - after.first_key : stop - after.first_key]
+    # Rows that part in the last key are told apart by it alone, and those are nearly all.
+    last = old[:, :, -1]
+    found = torch.stack([(last == row).flatten(1).all(1) for row in new[:, :, -1]]).cpu()
+    in_place = torch.equal(old, new)
+    for row, origin in found.nonzero().tolist():
+        same = row == origin and in_place
+        found[row, origin] = same or torch.equal(new[row], old[origin])
+    return found if bool(found.any(1).all()) else None
+
+
+def rows_before(calls: Sequence[Sequence[Tensor]]) -> list[list[int]]:
+    """The row of the call before that each row of a call goes on from, for each call but the first.
+
+    `calls` holds what `origins` gave in every layer: a row has the keys of its origin in all of
+    them.
+    """
+    before: list[list[int]] = []
+    for layers in calls:
+        common = torch.stack(list(layers)).all(0)
+        rows = torch.arange(len(common))
+        # All that are left read the same text: the row itself, if it is one, or the nearest.
+        nearness = len(common) - (rows[:, None] - rows).abs()
+        before.append((common * nearness).argmax(1).tolist())
+    return before
+
+
+def line_of(before: list[list[int]], row: int) -> list[int]:
+    """The line that ends in a row of the call after these."""
+    line = [row]
+    for rows in reversed(before):
+        line.append(rows[line[-1]])
+    return line[::-1]
+
+
+def in_place(lines: list[list[int]]) -> bool:
+    """True where every row stays where it is."""
+    return all(set(line) == {row} for row, line in enumerate(lines))
+
+
+def along(line: list[int], pieces: list[Piece]) -> list[Piece]:
+    """The pieces of the calls on a line, each a batch of one."""
+    return [
+        piece._replace(seen=piece.seen.batch_row(row))
+        for row, piece in zip(line, pieces[: len(line)], strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of a batch, each with a source of its own."""
+
+    sources: tuple[Source, ...]
+
+    def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
+        found = zip(self.sources, lse.split(1), strict=True)
+        return torch.cat([source.weights(rows, columns, own) for source, own in found])
+
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> Source:
+        if row is not None:
+            return self.sources[row].part(heads=heads)
+        return Rows(tuple(source.part(heads=heads) for source in self.sources))
+
+
+def batch_of(rows: Sequence[Seen]) -> Seen:
+    """What was seen of single rows as one batch."""
+
+    def together(found: tuple[Any, ...]) -> Any:
+        if found[0] is None:
+            return None
+        if isinstance(found[0], Links | Pooled):
+            return type(found[0])(*map(together, zip(*found, strict=True)))
+        return torch.cat(found)
+
+    statistics = Statistics(*map(together, zip(*(row.statistics for row in rows), strict=True)))
+    sources = [row.source for row in rows if row.source is not None]
+    source = Rows(tuple(sources)) if len(sources) == len(rows) else None
+    return Seen(rows[0].extent._replace(b=len(rows)), rows[0].lens, statistics, source)

@@ -1,0 +1,280 @@
+"""Hugging Face's masks, told as rules instead of n² numbers.
+
+`transformers` describes a mask as a function of (batch, head, query, key) built from a few known
+pieces. Each piece has a rule here; a function of unknown make is asked for its dense form.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limelight.errors import UnavailableError
+from limelight.ops.lens.tensor_like import OPERATORS
+from limelight.ops.masks.mask import Both, Dense, Either, Mask
+from limelight.ops.masks.rules import Band, Documents, Padding
+
+
+@dataclass(frozen=True, eq=False)
+class LazyMask:
+    """Rides through a model where it expects a mask of `b 1 i j`, as far as attention.
+
+    A model that computes with its mask computes attention by itself, and expects numbers to add
+    where another expects truth values, true for what is masked or for what is not. No tensor is
+    right for all of them, so anything done with the mask on its way raises.
+    """
+
+    sizes: tuple[int, int, int]
+    """b, i, j"""
+    mask: Mask | None
+    """the rule, in terms of the first `keys` keys; None allows all of them"""
+    keys: int
+    """keys from here on are room that a static cache has not filled yet"""
+    first_key: int
+    """the position in the text of key 0; not 0 once a sliding cache has dropped some"""
+    device: torch.device
+    dtype = torch.bool
+    ndim = 4
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the dense mask: `b 1 i j`."""
+        b, i, j = self.sizes
+        return torch.Size((b, 1, i, j))
+
+    def contiguous(self) -> LazyMask:
+        """Itself: generate() asks for this before it calls the model."""
+        return self
+
+    def to(self, device: Any = None, **options: Any) -> LazyMask:
+        """On another device, where a model lies on several; a mask of another type is refused."""
+        if device is None or isinstance(device, torch.dtype) or "dtype" in options:
+            raise _off_the_interface("to")
+        return replace(self, device=torch.device(device))
+
+    def dense(self) -> Tensor:
+        """The mask as a bool tensor `b 1 i j`."""
+        b, _, i, j = self.shape
+        whole = torch.zeros(self.shape, dtype=torch.bool, device=self.device)
+        part = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+        if self.mask is not None:
+            part = self.mask.dense(i, min(self.keys, j), b=b, device=self.device)
+        whole[..., : self.keys] = part
+        return whole
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], *_: Any) -> Any:
+        raise _off_the_interface(getattr(func, "__name__", str(func)))
+
+    def __getattr__(self, name: str) -> Any:
+        # Asking whether there is a method must not raise anything else; calling it does.
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(f"LazyMask has no attribute {name!r}")
+        if callable(getattr(Tensor, name)):
+            return _refusal(name)
+        raise _off_the_interface(name)
+
+
+def _off_the_interface(done: str) -> UnavailableError:
+    return UnavailableError(
+        f"the model computes with its attention mask itself ({done}) instead of handing it to the "
+        'attention interface of transformers, so attn_implementation="limelight" cannot serve it. '
+        'What can be done: load it with attn_implementation="eager"; with output_attentions=True '
+        "it gives dense weights, which Recording.of_weights takes"
+    )
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise _off_the_interface(name)
+
+    return refuse
+
+
+# Python looks operators up on the class, so `__getattr__` does not see them. Numpy takes the
+# operators of its arrays from `__array_ufunc__`.
+for _name in (*OPERATORS, "__getitem__", "__setitem__", "__array__", "__array_ufunc__"):
+    setattr(LazyMask, _name, _refusal(_name.strip("_")))
+LazyMask.__hash__ = object.__hash__
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `transformers` asks a mask for."""
+
+    batch: int
+    queries: int
+    keys: int
+    first_query: int
+    first_key: int
+
+    @property
+    def diagonal(self) -> int | None:
+        """Where query 0 stands among the keys; None where the last query is on the last key."""
+        place = self.first_query - self.first_key
+        return None if place == self.keys - self.queries else place
+
+
+class _UnknownRuleError(Exception):
+    """A mask function that no rule here describes."""
+
+
+def lazy_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: Tensor | LazyMask | None = None,
+    device: torch.device | str = "cpu",
+    **options: Any,
+) -> LazyMask:
+    """What `AttentionMaskInterface` calls: the mask of a call as a rule."""
+    if isinstance(attention_mask, LazyMask):
+        # generate() with a static cache makes the mask before it calls the model.
+        return attention_mask
+    from transformers.masking_utils import causal_mask_function
+
+    function = causal_mask_function if mask_function is None else mask_function
+    filled = int(q_offset) + q_length - kv_offset
+    device = torch.device(device)
+    asked = _Asked(batch_size, q_length, kv_length, int(q_offset), kv_offset)
+    keys = kv_length
+    try:
+        if _is_causal(function) and filled < kv_length:
+            keys = filled
+            asked = _Asked(batch_size, q_length, keys, int(q_offset), kv_offset)
+        rule = _rule(function, asked)
+        if attention_mask is not None:
+            rule = _both(rule, _padding(_fitted(attention_mask, asked)))
+    except _UnknownRuleError:
+        rule = _dense_rule(function, attention_mask, asked, device, options)
+    return LazyMask((batch_size, q_length, kv_length), rule, keys, kv_offset, device)
+
+
+def _dense_rule(
+    function: Callable[..., Any],
+    attention_mask: Tensor | None,
+    asked: _Asked,
+    device: torch.device,
+    options: dict[str, Any],
+) -> Mask:
+    from transformers.masking_utils import sdpa_mask
+
+    tensor = sdpa_mask(
+        batch_size=asked.batch,
+        q_length=asked.queries,
+        kv_length=asked.keys,
+        q_offset=asked.first_query,
+        kv_offset=asked.first_key,
+        mask_function=function,
+        attention_mask=attention_mask,
+        allow_is_causal_skip=False,
+        use_vmap=options.get("use_vmap", False),
+        device=device,
+    )
+    assert tensor is not None
+    return Dense(tensor)
+
+
+def _rule(function: Callable[..., Any], asked: _Asked) -> Mask | None:
+    """The rule of a mask function, None where it allows everything."""
+    from transformers import masking_utils as hf
+
+    if function is hf.causal_mask_function:
+        return Band(None, 0, asked.diagonal)
+    if function is hf.bidirectional_mask_function:
+        return None
+    maker, parts = _made_by(function)
+    if maker == "and_masks":
+        return reduce(_both, (_rule(one, asked) for one in parts["mask_functions"]))
+    if maker == "or_masks":
+        return reduce(_either, (_rule(one, asked) for one in parts["mask_functions"]))
+    if maker == "sliding_window_overlay":
+        return Band(int(parts["sliding_window"]) - 1, None, asked.diagonal)
+    if maker == "sliding_window_bidirectional_overlay":
+        reach = int(parts["sliding_window"])
+        return Band(reach, reach, asked.diagonal)
+    if maker == "padding_mask_function":
+        return _padding(_fitted(parts["padding_mask"], asked))
+    if maker == "packed_sequence_mask_function":
+        return _packed(parts["packed_sequence_mask"], asked)
+    raise _UnknownRuleError
+
+
+def _made_by(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+    """Which function of `masking_utils` made this one, and what it closed over."""
+    if getattr(function, "__module__", "") != "transformers.masking_utils":
+        raise _UnknownRuleError
+    maker = function.__qualname__.partition(".")[0]
+    return maker, dict(inspect.getclosurevars(function).nonlocals)
+
+
+def _is_causal(function: Callable[..., Any]) -> bool:
+    """True where no query sees a key behind its own place, whatever else the mask forbids."""
+    from transformers import masking_utils as hf
+
+    if function is hf.causal_mask_function:
+        return True
+    try:
+        maker, parts = _made_by(function)
+    except _UnknownRuleError:
+        return False
+    inner: Sequence[Callable[..., Any]] = parts.get("mask_functions", ())
+    return maker == "and_masks" and any(_is_causal(one) for one in inner)
+
+
+def _both(one: Mask | None, two: Mask | None) -> Mask | None:
+    if one is None or two is None:
+        return one or two
+    if isinstance(one, Band) and isinstance(two, Band) and one.diagonal == two.diagonal:
+        return Band(_less(one.left, two.left), _less(one.right, two.right), one.diagonal)
+    return Both(one, two)
+
+
+def _either(one: Mask | None, two: Mask | None) -> Mask | None:
+    return None if one is None or two is None else Either(one, two)
+
+
+def _less(one: int | None, two: int | None) -> int | None:
+    return min((size for size in (one, two) if size is not None), default=None)
+
+
+def _fitted(padding: Tensor, asked: _Asked) -> Tensor:
+    """A padding mask `b keys` cut to, or filled up to, the keys of this call."""
+    padding = padding.bool()[:, asked.first_key : asked.first_key + asked.keys]
+    missing = asked.keys - padding.shape[1]
+    return torch.nn.functional.pad(padding, (0, missing)) if missing > 0 else padding
+
+
+def _padding(real: Tensor) -> Mask | None:
+    """Which keys are real, `b j`, as lengths where the padding lies on one side."""
+    if torch.compiler.is_compiling():
+        # A graph cannot branch on numbers that it does not know yet.
+        return Dense(real[:, None, None, :])
+    if bool(real.all()):
+        return None
+    lengths = real.sum(1)
+    places = torch.arange(real.shape[1], device=real.device)
+    if torch.equal(real, places < lengths[:, None]):
+        return Padding(lengths.cpu(), "right")
+    if torch.equal(real, places >= real.shape[1] - lengths[:, None]):
+        return Padding(lengths.cpu(), "left")
+    return Dense(real[:, None, None, :])
+
+
+def _packed(numbers: Tensor, asked: _Asked) -> Mask:
+    """Sequences packed into one row: `b n` numbers that tell them apart."""
+    whole = asked.queries == asked.keys == numbers.shape[1] and asked.diagonal is None
+    if not whole or len(numbers) != 1 or torch.compiler.is_compiling():
+        raise _UnknownRuleError
+    lengths = torch.unique_consecutive(numbers[0], return_counts=True)[1]
+    sizes = tuple(int(length) for length in lengths)
+    return Documents(sizes, sizes)

@@ -1,0 +1,124 @@
+"""The page: one HTML file that holds a recording and everything needed to look at it.
+
+The modules in `page/` are plain ES modules, so that a server can hand them out one by one. Here
+they are joined into one script, each in a scope of its own. The page's own security policy
+forbids every request, and lets only this very script run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "assets"
+"""Where the modules and the style sheet lie."""
+
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async function|function|class|const) (\w+))", re.MULTILINE)
+
+_BODY_STYLE = "html,body{margin:0;background:Canvas}html{color-scheme:light dark}"
+
+
+def page(document: dict[str, Any]) -> str:
+    """A whole HTML page for the document."""
+    script = _script("document")
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src '{_fingerprint(script)}'",
+            f"style-src '{_fingerprint(_BODY_STYLE)}'",
+            "img-src data: blob:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+    title = html.escape(str(document["title"]))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{title}</title>\n<style>{_BODY_STYLE}</style>\n</head>\n<body>\n"
+        f"{_host(document)}<script>{script}</script>\n</body>\n</html>\n"
+    )
+
+
+def fragment(document: dict[str, Any]) -> str:
+    """The same view as a piece of HTML, to stand in a notebook or in any other page."""
+    return f"{_host(document)}<script>{_script('host')}</script>"
+
+
+def _host(document: dict[str, Any]) -> str:
+    return (
+        '<div><script type="application/json">'
+        + safe_json(document)
+        + "</script><noscript>This view of attention needs JavaScript.</noscript></div>"
+    )
+
+
+def safe_json(value: object) -> str:
+    """JSON that may stand inside a script element: no character in it can end that element.
+
+    >>> safe_json("</script> & \\u2028")
+    '"\\\\u003c/script\\\\u003e \\\\u0026 \\\\u2028"'
+    """
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+@cache
+def _script(keys: str) -> str:
+    """All modules as one classic script, which mounts the view on the element before it.
+
+    `keys` names where letter keys are listened to: `document` or `host`.
+    """
+    names = _ordered("mount")
+    parts = [_scoped(name) for name in names]
+    style = safe_json((FOLDER / "page.css").read_text(encoding="utf-8"))
+    # a classic script knows where it stands, so that no id is needed to find the element
+    start = (
+        "const host=document.currentScript.previousElementSibling;"
+        'const data=JSON.parse(host.querySelector("script").textContent);'
+        f"$mount.mount(host,data,{style},{keys});"
+    )
+    script = '(()=>{"use strict";\n' + "\n".join(parts) + f"\n{start}\n}})();"
+    if "</script" in script.lower() or "<!--" in script:
+        raise RuntimeError("a page module holds text that would end its script element")
+    return script
+
+
+def _source(name: str) -> str:
+    return (FOLDER / f"{name}.js").read_text(encoding="utf-8")
+
+
+def _ordered(name: str, seen: tuple[str, ...] = ()) -> list[str]:
+    """The modules that `name` needs, each before those that need it, `name` last."""
+    order: list[str] = []
+    for match in _IMPORT.finditer(_source(name)):
+        if match[2] in seen:
+            raise RuntimeError(f"page modules import one another in a circle: {match[2]}, {name}")
+        order += _ordered(match[2], (*seen, name))
+    return list(dict.fromkeys([*order, name]))
+
+
+def _scoped(name: str) -> str:
+    """One module as a constant that holds its exports."""
+    source = _source(name)
+    exported = ",".join(_EXPORT.findall(source))
+    source = _IMPORT.sub(lambda match: f"const {{{match[1]}}}=${match[2]};\n", source)
+    source = _EXPORT.sub("", source)
+    if re.search(r"^(import|export)\b", source, re.MULTILINE):
+        raise RuntimeError(f"page/{name}.js imports or exports in a form that cannot be joined")
+    return f"const ${name}=(()=>{{\n{source}return{{{exported}}};\n}})();"
+
+
+def _fingerprint(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
