@@ -7,13 +7,17 @@ INSTALL := $(PIP) --no-build-isolation -e
 CSRC := $(wildcard csrc/*) CMakeLists.txt
 TEXT := The animal didn't cross the street because it was too tired.
 
-.PHONY: show test check setup bench format build sanitize clean
+.PHONY: show test soak check setup bench format build sanitize clean
 
 show: .venv/built
 	$(BIN)/limelight show "$(TEXT)"
 
 test: .venv/dev .venv/built .venv/browser
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# Long walks: every architecture, fuzzing, load.
+soak: .venv/dev .venv/built .venv/browser
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m soak; s=$$?; test $$s -eq 5 || exit $$s
 
 check: .venv/dev .venv/built
 	$(BIN)/ruff check .
