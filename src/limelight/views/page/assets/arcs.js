@@ -39,7 +39,7 @@ export function createArcs(store) {
     const found = locate(event);
     store.set({
       query: found && !found.right ? found.place : null,
-      key: found && found.right ? found.place : null,
+      key: found?.right ? found.place : null,
     });
   });
   root.addEventListener("pointerleave", () => store.set({ query: null, key: null }));

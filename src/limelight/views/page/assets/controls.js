@@ -10,8 +10,8 @@ export function createControls(store, spec) {
   const toggles = [
     toggle("sinks", "Sinks", "Show the tokens that soak up attention too: special tokens, punctuation, a first token that draws far more than its share (S)"),
     toggle("log", "Log scale", "Colour by the logarithm of the weight (G)"),
-    spec.queries.wordLabels ? toggle("words", "Words", "Join the pieces of a word (W)") : null,
-  ].filter(Boolean);
+    ...(spec.queries.wordLabels ? [toggle("words", "Words", "Join the pieces of a word (W)")] : []),
+  ];
   const scheme = html("button", {
     type: "button", class: "quiet", title: "Colours: as the system, light, dark",
     click: () => {

@@ -66,7 +66,7 @@ function createPanels(store, numbers) {
     heatmap: createHeatmap(store),
     arcs: createArcs(store),
     heads: createHeads(store, numbers),
-    steps: createSteps(store, numbers),
+    steps: createSteps(numbers),
   };
 }
 

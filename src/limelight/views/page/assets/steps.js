@@ -6,7 +6,7 @@ import { asking } from "./view.js";
 
 const MOST_ROWS = 8;
 
-export function createSteps(store, numbers) {
+export function createSteps(numbers) {
   const body = html("div", { class: "steps" });
   let last = numbers.spec.choice.query;
   let shown = "";
@@ -85,9 +85,9 @@ function dot(a, b) {
 
 function mix(values, weights) {
   const output = new Float32Array(values[0].length);
-  values.forEach((value, token) => value.forEach((number_, k) => {
-    output[k] += weights[token] * number_;
-  }));
+  for (const [token, value] of values.entries()) {
+    for (const [k, number_] of value.entries()) output[k] += weights[token] * number_;
+  }
   return output;
 }
 
