@@ -15,9 +15,9 @@ import torch
 
 import limelight as ll
 from limelight import views
+from limelight.labels import visible
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import plain_tokens
-from limelight.views.labels import visible
 from limelight.views.page.document import document
 from limelight.views.page.html import FOLDER, safe_json
 from views.hostile_tokens import HOSTILE

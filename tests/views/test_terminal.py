@@ -8,9 +8,9 @@ import pytest
 import torch
 from rich.console import Console
 
+from limelight.labels import columns
 from limelight.seeing.recording.recording import Recording
 from limelight.views import terminal
-from limelight.views.labels import columns
 from views.hostile_tokens import HOSTILE
 
 

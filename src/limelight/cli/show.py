@@ -115,7 +115,7 @@ def _best(found: list[Window], layer: int | None, head: int | None) -> tuple[Win
 
 
 def _said(recording: Recording, link: Link | None, shown: Link) -> str:
-    from limelight.views.labels import visible
+    from limelight.labels import visible
 
     where = f"Layer {shown.layer} head {shown.head}"
     if link is None:

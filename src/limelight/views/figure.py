@@ -7,30 +7,28 @@ any script are drawn with whatever installed font knows them, and never read as 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from limelight.errors import FileError, OptionError, UnavailableError
-from limelight.files import writing
+from limelight.colours import LIGHT
+from limelight.errors import OptionError
 from limelight.insight.salience import opening, spread
+from limelight.labels import columns as width_of
+from limelight.labels import fit, visible
+from limelight.plotting import FORMATS as FORMATS
+from limelight.plotting import fonts_for, new_figure, weight_scale
+from limelight.plotting import save_figure as save_figure
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import Token
-from limelight.views.colours import LIGHT
-from limelight.views.labels import columns as width_of
-from limelight.views.labels import fit, visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
-FORMATS = (".png", ".svg", ".pdf")
 _WIDEST_LABEL = 14
 _SMALLEST_TEXT = 5.5
 """In points: what can still be read on paper."""
@@ -48,14 +46,16 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     layer, head, *_ = opening(recording, layer, head)
     rows, columns = _labels(recording.queries), _labels(recording.tokens)
     side = min(12.0, max(3.6, 0.36 * max(len(rows), len(columns)) + 1.2))
-    figure = _figure(side + 0.8, side)
+    figure = new_figure(side + 0.8, side)
     # as constrained, but for axes whose sides must be equal: it makes room for their names first
     figure.set_layout_engine("compressed")
     axes = figure.add_subplot()
     weights, blank = recording.weights(layer, head).float().cpu(), sorted(recording.set_apart)
     weights[:, blank] = float("nan")
     extent = (-0.5, len(columns) - 0.5, len(rows) - 0.5, -0.5)
-    image = axes.imshow(weights.numpy(), cmap=_scale(), vmin=0.0, aspect="equal", extent=extent)
+    image = axes.imshow(
+        weights.numpy(), cmap=weight_scale(), vmin=0.0, aspect="equal", extent=extent
+    )
     if max(len(rows), len(columns)) <= 96:
         axes.set_xticks([column + 0.5 for column in range(len(columns) - 1)], minor=True)
         axes.set_yticks([row + 0.5 for row in range(len(rows) - 1)], minor=True)
@@ -74,7 +74,7 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
 def all_heads(recording: Recording) -> Figure:
     """Every head at once: layers down, heads across, colour from 0 to 1."""
     count, heads = len(recording.layers), len(recording.head_numbers)
-    figure = _figure(0.75 * heads + 0.8, 0.75 * count + 0.9)
+    figure = new_figure(0.75 * heads + 0.8, 0.75 * count + 0.9)
     grid = figure.subplots(count, heads, squeeze=False)
     blank = sorted(recording.set_apart)
     for place, layer in enumerate(recording.layer_numbers):
@@ -82,7 +82,7 @@ def all_heads(recording: Recording) -> Figure:
             axes: Axes = grid[place, column]
             weights = recording.weights(layer, head).float().cpu()
             weights[:, blank] = 0.0
-            axes.imshow(weights.numpy(), cmap=_scale(), vmin=0.0, vmax=1.0, aspect="auto")
+            axes.imshow(weights.numpy(), cmap=weight_scale(), vmin=0.0, vmax=1.0, aspect="auto")
             axes.set_xticks([])
             axes.set_yticks([])
             axes.spines[:].set_color(LIGHT.line)
@@ -121,7 +121,7 @@ def token_graph(
     # tokens stand upright along the line where they are many, so that it does not grow without end
     upright = len(tokens) > 24
     pitch = 0.24 if upright else 0.62
-    figure = _figure(max(5.0, pitch * len(tokens)), 4.6 if upright else 4.2)
+    figure = new_figure(max(5.0, pitch * len(tokens)), 4.6 if upright else 4.2)
     axes = figure.add_subplot()
     reach = max([abs(i - j) for i, j, _ in drawn], default=1)
     gap = 0.1 if not upright else 0.034 * max(map(width_of, tokens)) + 0.04
@@ -135,7 +135,7 @@ def token_graph(
     style: dict[str, Any] = {"ha": "center", "va": "center", "parse_math": False}
     style |= {"rotation": 90, "fontsize": 8} if upright else {"fontsize": 9}
     for place, token in enumerate(tokens):
-        axes.text(place, 0.0, token, fontfamily=_families(tokens), **style)
+        axes.text(place, 0.0, token, fontfamily=fonts_for(tokens), **style)
     axes.set_xlim(-0.7, len(tokens) - 0.3)
     axes.set_ylim(-1.1 - gap, 1.1 + gap)
     axes.axis("off")
@@ -154,7 +154,7 @@ def head_profile(recording: Recording) -> Figure:
 
     Coloured by layer. Only those heads are named that stand apart enough to have room for it.
     """
-    figure = _figure(6.2, 4.6)
+    figure = new_figure(6.2, 4.6)
     from matplotlib.ticker import MaxNLocator
 
     axes = figure.add_subplot()
@@ -209,40 +209,14 @@ def _with_room(x: Sequence[float], y: Sequence[float]) -> list[int]:
     return named
 
 
-def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write the figure as its suffix says: .png, .svg or .pdf."""
-    path = Path(path)
-    if path.suffix.lower() not in FORMATS:
-        raise FileError(f"path must end in one of {', '.join(FORMATS)}, found {path.name!r}")
-    with warnings.catch_warnings(), writing(path) as temporary:
-        # a letter that no installed font knows is drawn as a box, which says enough
-        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
-        warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support")
-        figure.savefig(temporary, format=path.suffix.lower().lstrip("."), dpi=200)
-
-
-def _figure(width: float, height: float) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UnavailableError("figures need matplotlib: pip install limelight[figures]") from error
-    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
-
-
-@cache
-def _scale() -> Colormap:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    anchors = [tuple(channel / 255 for channel in anchor) for anchor in LIGHT.scale]
-    return LinearSegmentedColormap.from_list("limelight", anchors)  # pyright: ignore
-
-
 @cache
 def _layer_scale() -> Colormap:
     """The scale without its palest part, which would vanish on white."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("limelight layers", _scale()(np.linspace(0.15, 1, 32)))  # pyright: ignore
+    return LinearSegmentedColormap.from_list(
+        "limelight layers", weight_scale()(np.linspace(0.15, 1, 32))
+    )  # pyright: ignore
 
 
 def _links(
@@ -271,12 +245,12 @@ def _title(recording: Recording, layer: int, head: int) -> str:
 
 def _set_title(axes: Axes, title: str) -> None:
     if title:
-        axes.set_title(title, fontsize=10, pad=12, parse_math=False, fontfamily=_families([title]))
+        axes.set_title(title, fontsize=10, pad=12, parse_math=False, fontfamily=fonts_for([title]))
 
 
 def _name_ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str], inches: float) -> None:
     """Tokens as tick labels along sides of so many inches, every so many where all are too many."""
-    families = _families([*rows, *columns])
+    families = fonts_for([*rows, *columns])
     # a line of text takes about 1.2 times its size; a point is 1/72 of an inch
     pitch = 72 * inches / max(len(rows), len(columns), 1) / 1.2
     size = max(_SMALLEST_TEXT, min(9.0, pitch))
@@ -288,32 +262,3 @@ def _name_ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str], inches:
     axes.tick_params(axis="x", rotation=90)
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
-
-
-def _families(labels: Iterable[str]) -> list[str]:
-    """The default font, then an installed one for each letter that those before do not know."""
-    families = ["DejaVu Sans"]
-    missing = {ord(letter) for label in labels for letter in label}
-    missing -= _installed()["DejaVu Sans"]
-    for name, letters in _installed().items() if missing else ():
-        if missing & letters:
-            families.append(name)
-            missing -= letters
-    return families
-
-
-@cache
-def _installed() -> dict[str, frozenset[int]]:
-    """The letters that each installed upright font knows."""
-    from matplotlib.font_manager import fontManager, get_font
-
-    found: dict[str, frozenset[int]] = {}
-    for entry in sorted(fontManager.ttflist, key=lambda entry: entry.name):
-        plain = entry.style == "normal" and entry.weight in (400, "normal", "regular")
-        # the last resort knows every letter and draws none of them
-        if not plain or entry.name in found or entry.name.startswith("Last Resort"):
-            continue
-        # fonts made of bitmaps only, as some emoji are, cannot be drawn
-        with suppress(RuntimeError, OSError):
-            found[entry.name] = frozenset(get_font(entry.fname).get_charmap())
-    return found

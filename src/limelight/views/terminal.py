@@ -16,11 +16,11 @@ from rich.style import Style
 from rich.text import Text
 from torch import Tensor
 
+from limelight.colours import DARK, LIGHT, shade
+from limelight.labels import columns as width_of
+from limelight.labels import fit, visible
 from limelight.printing import ascii_form
 from limelight.seeing.recording.recording import Recording
-from limelight.views.colours import DARK, LIGHT, shade
-from limelight.views.labels import columns as width_of
-from limelight.views.labels import fit, visible
 
 _SHADES = " ░▒▓█"
 _WIDEST_LABEL = 14

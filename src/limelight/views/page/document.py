@@ -31,14 +31,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from limelight.colours import DARK, LIGHT
 from limelight.insight.salience import opening
+from limelight.labels import visible
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Call
 from limelight.ops.problem import Problem
 from limelight.seeing.recording.recording import Link, Recording
 from limelight.seeing.recording.tokens import Token, words
-from limelight.views.colours import DARK, LIGHT
-from limelight.views.labels import visible
 from limelight.views.page.packing import packed, packed_channels, packed_weights
 
 MOST_WEIGHTS = 10_000_000

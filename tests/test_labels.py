@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limelight.views.labels import columns, fit, visible
+from limelight.labels import columns, fit, visible
 from views.hostile_tokens import HOSTILE
 
 

@@ -1,0 +1,136 @@
+"""A small table of results: one value that prints, and reads in Markdown, LaTeX and HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.text import Text
+
+from limelight.labels import visible
+
+Cell = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under named columns; numbers stand to the right, None is an empty cell.
+
+    >>> table = Table(("token", "weight"), [("animal", 0.677), ("street", 0.1)])
+    >>> print(table.markdown())
+    | token | weight |
+    | --- | ---: |
+    | animal | 0.677 |
+    | street | 0.100 |
+    """
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[Cell]]
+    title: str = ""
+    decimals: int = 3
+
+    def cells(self) -> list[list[str]]:
+        """Every cell as text, controls spelled out."""
+        return [[_text(cell, self.decimals) for cell in row] for row in self.rows]
+
+    def numeric(self) -> list[bool]:
+        """Which columns hold nothing but numbers."""
+        filled = [[row[c] for row in self.rows] for c in range(len(self.columns))]
+        return [
+            any(cell is not None for cell in column)
+            and all(_is_number(cell) for cell in column if cell is not None)
+            for column in filled
+        ]
+
+    def markdown(self) -> str:
+        """A pipe table, as GitHub and MkDocs read it."""
+        rule = ["---:" if number else "---" for number in self.numeric()]
+        lines = [[_pipe(visible(name)) for name in self.columns], rule]
+        lines += [[_pipe(cell) for cell in row] for row in self.cells()]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"**{_pipe(visible(self.title))}**\n\n{table}" if self.title else table
+
+    def latex(self) -> str:
+        """A `tabular` with rules of `booktabs`."""
+        align = "".join("r" if number else "l" for number in self.numeric())
+        head = " & ".join(latex_text(name) for name in self.columns)
+        body = " \\\\\n".join(" & ".join(map(latex_text, row)) for row in self.cells())
+        return (
+            f"\\begin{{tabular}}{{{align}}}\n\\toprule\n{head} \\\\\n\\midrule\n"
+            f"{body} \\\\\n\\bottomrule\n\\end{{tabular}}"
+        )
+
+    def html(self) -> str:
+        """A plain `<table>`, everything in it escaped."""
+        numeric = self.numeric()
+
+        def row(cells: Sequence[str], tag: str) -> str:
+            made = (
+                f'<{tag} style="text-align:{"right" if number else "left"}">{escape(cell)}</{tag}>'
+                for cell, number in zip(cells, numeric, strict=True)
+            )
+            return f"<tr>{''.join(made)}</tr>"
+
+        title = f"<caption>{escape(visible(self.title))}</caption>" if self.title else ""
+        head = row([visible(name) for name in self.columns], "th")
+        body = "".join(row(cells, "td") for cells in self.cells())
+        return f"<table>{title}<thead>{head}</thead><tbody>{body}</tbody></table>"
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        """In the terminal, without reading markup in any cell."""
+        from rich import box
+        from rich.table import Table as RichTable
+
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name, number in zip(self.columns, self.numeric(), strict=True):
+            table.add_column(Text(visible(name)), justify="right" if number else "left")
+        for row in self.cells():
+            table.add_row(*(Text(cell) for cell in row))
+        if self.title:
+            yield Text(visible(self.title), style="bold")
+        yield table
+
+    def __str__(self) -> str:
+        console = Console(width=100, file=None, force_terminal=False, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+
+
+def latex_text(text: str) -> str:
+    """Text as LaTeX reads it literally.
+
+    >>> print(latex_text("50% of $x_1"))
+    50\\% of \\$x\\_1
+    """
+    return visible(text).translate(_LATEX)
+
+
+_LATEX = str.maketrans(
+    {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+)
+
+
+def _is_number(cell: Cell) -> bool:
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
+
+
+def _text(cell: Cell, decimals: int) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if isinstance(cell, float):
+        return f"{cell:.{decimals}f}"
+    return f"{cell:,}" if isinstance(cell, int) else visible(cell)
+
+
+def _pipe(text: str) -> str:
+    """Text in a cell of Markdown: no sign of it divides the table or starts a mark or a tag."""
+    return re.sub(r"([\\`*_\[\]|<>$])", r"\\\1", text)

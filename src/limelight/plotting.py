@@ -1,0 +1,97 @@
+"""What every figure is drawn on: matplotlib without its global state, fonts for any script."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from limelight.colours import LIGHT
+from limelight.errors import FileError, UnavailableError
+from limelight.files import writing
+
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write the figure as its suffix says: .png, .svg or .pdf."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMATS:
+        raise FileError(f"path must end in one of {', '.join(FORMATS)}, found {path.name!r}")
+    with _quiet_about_glyphs(), writing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lower().lstrip("."), dpi=200)
+
+
+def inline_svg(figure: Figure) -> str:
+    """The figure as an image for HTML, within the page: no script and no name of it leaks out."""
+    import base64
+    import io
+
+    buffer = io.BytesIO()
+    with _quiet_about_glyphs():
+        figure.savefig(buffer, format="svg")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
+
+
+@contextmanager
+def _quiet_about_glyphs() -> Generator[None]:
+    """A letter that no installed font knows is drawn as a box, which says enough."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
+        warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support")
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches, on white."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UnavailableError("figures need matplotlib: pip install limelight[figures]") from error
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+@cache
+def weight_scale() -> Colormap:
+    """The colours of weights, 0 to 1, on light paper."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    anchors = [tuple(channel / 255 for channel in anchor) for anchor in LIGHT.scale]
+    return LinearSegmentedColormap.from_list("limelight", anchors)  # pyright: ignore
+
+
+def fonts_for(labels: Iterable[str]) -> list[str]:
+    """The default font, then an installed one for each letter that those before do not know."""
+    families = ["DejaVu Sans"]
+    missing = {ord(letter) for label in labels for letter in label}
+    missing -= _installed()["DejaVu Sans"]
+    for name, letters in _installed().items() if missing else ():
+        if missing & letters:
+            families.append(name)
+            missing -= letters
+    return families
+
+
+@cache
+def _installed() -> dict[str, frozenset[int]]:
+    """The letters that each installed upright font knows."""
+    from matplotlib.font_manager import fontManager, get_font
+
+    found: dict[str, frozenset[int]] = {}
+    for entry in sorted(fontManager.ttflist, key=lambda entry: entry.name):
+        plain = entry.style == "normal" and entry.weight in (400, "normal", "regular")
+        # the last resort knows every letter and draws none of them
+        if not plain or entry.name in found or entry.name.startswith("Last Resort"):
+            continue
+        # fonts made of bitmaps only, as some emoji are, cannot be drawn
+        with suppress(RuntimeError, OSError):
+            found[entry.name] = frozenset(get_font(entry.fname).get_charmap())
+    return found
