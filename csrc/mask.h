@@ -1,4 +1,4 @@
-// Which keys a query may see: the rules of ops/mask_rules.py, asked of tiles and of rows.
+// Which keys a query may see: the rules of ops/masks/rules.py, asked of tiles and of rows.
 //
 // A tile is none, all, or some; only tiles of the last kind cost work for each element. A rule under
 // "documents" is asked in the document's own coordinates, hence the Extent beside every question.
@@ -24,7 +24,7 @@ inline constexpr int64_t kWordKeys = 64;
 inline constexpr int64_t kMaxWords = 32;  // widest tile of row_bits: 2048 keys
 
 LIMELIGHT_INLINE int64_t shift_of(const MaskNode& m, const Extent& x) {
-  return m.rule == Rule::band && !m.aligned ? m.shift : x.j - x.i;
+  return m.rule == Rule::band && !m.aligned ? 0 : x.j - x.i;
 }
 
 // The real keys of a padded batch row.
@@ -138,15 +138,16 @@ inline Cover cover_anchors(const MaskNode& m, const Extent& x, const Tile& t) {
 
 inline Cover cover_bytes(const uint8_t* from, int64_t rows, int64_t columns, int64_t row_stride,
                          int64_t column_stride) {
-  uint8_t any = 0, every = 1;
+  bool any = false, every = true;  // a byte of a bool tensor may hold more than 0 and 1
   if (row_stride == 0) rows = 1;
   if (column_stride == 0) columns = 1;
   for (int64_t r = 0; r < rows; ++r) {
     const uint8_t* row = from + r * row_stride;
     if (column_stride == 1) {
-      for (int64_t c = 0; c < columns; ++c) any |= row[c], every &= row[c];
+      for (int64_t c = 0; c < columns; ++c) any |= row[c] != 0, every &= row[c] != 0;
     } else {
-      for (int64_t c = 0; c < columns; ++c) any |= row[c * column_stride], every &= row[c * column_stride];
+      for (int64_t c = 0; c < columns; ++c)
+        any |= row[c * column_stride] != 0, every &= row[c * column_stride] != 0;
     }
     if (any && !every) return Cover::some;
   }
@@ -156,6 +157,34 @@ inline Cover cover_bytes(const uint8_t* from, int64_t rows, int64_t columns, int
 // The layout of one head.
 LIMELIGHT_INLINE const uint8_t* blocks_of(const MaskNode& m, int64_t h) {
   return m.bytes + (m.size[0] == 1 ? 0 : h) * m.size[1] * m.size[2];
+}
+
+// The first link that does not come before (i, j).
+inline int64_t link_at(const MaskNode& m, int64_t i, int64_t j) {
+  int64_t low = 0, high = m.count;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2, *link = m.table + 2 * middle;
+    if (link[0] < i || (link[0] == i && link[1] < j))
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// Goes from row to row by binary search: what lies outside of the tile is not looked at.
+inline Cover cover_links(const MaskNode& m, const Tile& t) {
+  int64_t inside = 0;
+  for (int64_t at = link_at(m, t.i0, t.j0); at < m.count && m.table[2 * at] < t.i1;) {
+    const int64_t i = m.table[2 * at], j = m.table[2 * at + 1];
+    if (j < t.j0) {
+      at = link_at(m, i, t.j0);
+    } else {
+      if (j < t.j1) inside += link_at(m, i, t.j1) - at;
+      at = link_at(m, i + 1, t.j0);
+    }
+  }
+  return cover_of(inside < (t.i1 - t.i0) * (t.j1 - t.j0), inside == 0);
 }
 
 inline Cover cover(const MaskNode& m, const Extent& x, const Tile& t);
@@ -209,6 +238,11 @@ inline Cover cover(const MaskNode& m, const Extent& x, const Tile& t) {
       const Cover c = cover(*m.second, x, t);
       return a == Cover::none ? c : c == Cover::none ? a : c;
     }
+    case Rule::negation: {
+      const Cover a = cover(*m.first, x, t);
+      return a == Cover::all ? Cover::none : a == Cover::none ? Cover::all : a;
+    }
+    case Rule::links: return cover_links(m, t);
   }
   return Cover::some;
 }
@@ -256,9 +290,12 @@ inline void bits_bytes(const uint8_t* from, int64_t stride, int64_t count, uint6
     uint64_t word = 0;
     int64_t t = 0;
     if (stride == 1)
-      for (; t + 8 <= here; t += 8) {  // eight bytes of 0 or 1 gather into eight bits by one product
+      for (; t + 8 <= here; t += 8) {
         uint64_t eight;
         std::memcpy(&eight, at + t, 8);
+        // Whatever is not 0 becomes 1, without carries between bytes; then one product gathers eight bits.
+        constexpr uint64_t kLow = 0x7f7f7f7f7f7f7f7full;
+        eight = ((((eight & kLow) + kLow) | eight) & ~kLow) >> 7;
         word |= (eight * 0x0102040810204080ull >> 56) << t;
       }
     for (; t < here; ++t) word |= uint64_t(at[t * stride] != 0) << t;
@@ -319,6 +356,21 @@ inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, 
         words[w] = m.rule == Rule::both ? words[w] & other[w] : words[w] | other[w];
       return;
     }
+    case Rule::negation: {
+      uint64_t inner[kMaxWords];
+      row_bits(*m.first, x, i, j0, count, inner);
+      fill_bits(words, count, 0, count);
+      for (int64_t w = 0; w * kWordKeys < count; ++w) words[w] &= ~inner[w];
+      return;
+    }
+    case Rule::links:
+      fill_bits(words, count, 0, count);
+      for (int64_t at = link_at(m, i, j0); at < m.count && m.table[2 * at] == i; ++at) {
+        const int64_t t = m.table[2 * at + 1] - j0;
+        if (t >= count) break;
+        words[t / kWordKeys] &= ~(1ull << (t % kWordKeys));
+      }
+      return;
   }
 }
 

@@ -14,6 +14,7 @@ struct MaskProgram::Reader {
   const int64_t (&call)[4];
   std::vector<MaskNode>& nodes;
   size_t at = 0;
+  int depth = 0;
 
   [[noreturn]] static void refuse(const std::string& why) {
     throw std::invalid_argument("the mask program is damaged: " + why);
@@ -50,13 +51,15 @@ struct MaskProgram::Reader {
 
   // i and j: the most queries and keys that the rule will be asked for (inside documents: the longest).
   MaskNode* node(int64_t i, int64_t j) {
+    if (++depth > kMaxDepth)
+      throw std::invalid_argument("the mask nests more than " + std::to_string(kMaxDepth) + " rules");
     nodes.push_back(MaskNode{});
     MaskNode& m = nodes.back();  // reserved: references stay valid
     m.rule = static_cast<Rule>(number());
     switch (m.rule) {
-      case Rule::band: m.low = number(), m.high = number(), m.aligned = number(), m.shift = number(); break;
+      case Rule::band: band(m); break;
       case Rule::stride:
-        m.step = number(), m.low = number(), m.high = number();
+        m.step = limited(number()), m.low = limited(number()), m.high = limited(number());
         if (m.step < 1) refuse("a step is not positive");
         break;
       case Rule::span: span(m, j); break;
@@ -66,9 +69,33 @@ struct MaskProgram::Reader {
       case Rule::documents: documents(m, i, j); break;
       case Rule::both:
       case Rule::either: m.first = node(i, j), m.second = node(i, j); break;
+      case Rule::negation: m.first = node(i, j); break;
+      case Rule::links: links(m); break;
       default: refuse("an unknown rule");
     }
+    --depth;
     return &m;
+  }
+
+  static int64_t limited(int64_t x) { return std::clamp(x, -kFar, kFar); }
+
+  // A band that is not aligned has its shift in its limits.
+  void band(MaskNode& m) {
+    m.low = limited(number()), m.high = limited(number()), m.aligned = number();
+    const int64_t shift = limited(number());
+    if (m.aligned) return;
+    if (m.low > -kFar) m.low = limited(m.low + shift);
+    if (m.high < kFar) m.high = limited(m.high + shift);
+  }
+
+  void links(MaskNode& m) {
+    const MaskTable& found = numbers(2, 0);
+    if (found.size[1] != 2) refuse("links are not pairs");
+    m.table = static_cast<const int64_t*>(found.data), m.count = found.size[0];
+    for (int64_t t = 1; t < m.count; ++t) {
+      const int64_t *before = m.table + 2 * (t - 1), *link = m.table + 2 * t;
+      if (link[0] < before[0] || (link[0] == before[0] && link[1] <= before[1])) refuse("links do not rise");
+    }
   }
 
   void span(MaskNode& m, int64_t j) {
@@ -88,7 +115,9 @@ struct MaskProgram::Reader {
     m.bytes = static_cast<const uint8_t*>(found.data);
     for (int axis = 0; axis < 3; ++axis) m.size[axis] = found.size[static_cast<size_t>(axis)];
     if (m.size[0] != 1 && m.size[0] != call[1]) refuse("a layout has other heads");
-    if (m.size[1] * m.rows_of < i || m.size[2] * m.columns_of < j) refuse("a layout does not cover the call");
+    m.rows_of = limited(m.rows_of), m.columns_of = limited(m.columns_of);
+    if (m.size[1] < (i + m.rows_of - 1) / m.rows_of || m.size[2] < (j + m.columns_of - 1) / m.columns_of)
+      refuse("a layout does not cover the call");
   }
 
   void dense(MaskNode& m, int64_t i, int64_t j) {

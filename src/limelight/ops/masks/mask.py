@@ -23,7 +23,7 @@ LISTED = 16
 class Code:
     """What the kernel calls each rule (csrc/mask_node.h has the same numbers)."""
 
-    BAND, STRIDE, SPAN, ANCHORS, BLOCKS, DENSE, DOCUMENTS, AND, OR = range(1, 10)
+    BAND, STRIDE, SPAN, ANCHORS, BLOCKS, DENSE, DOCUMENTS, AND, OR, NOT, LINKS = range(1, 12)
 
 
 class Lowered(NamedTuple):
