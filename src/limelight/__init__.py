@@ -17,6 +17,7 @@ from limelight.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from limelight.errors import LimelightError as LimelightError
+    from limelight.insight.cutting import cutting as cutting
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
     from limelight.layers.cache import Cache as Cache
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from limelight.ops.masks.constructors import window as window
     from limelight.ops.packed import attend_packed as attend_packed
     from limelight.seeing.look import look as look
+    from limelight.seeing.recording.recording import Link as Link
     from limelight.seeing.recording.recording import Recording as Recording
     from limelight.seeing.steps.steps import steps as steps
     from limelight.seeing.watching.watch import watch as watch
@@ -95,6 +97,8 @@ _HOME = {
     "Sampling": "models.generation.sampling",
     "Beam": "models.generation.beam",
     "Recording": "seeing.recording.recording",
+    "Link": "seeing.recording.recording",
+    "cutting": "insight.cutting",
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
     "watch": "seeing.watching.watch",

@@ -32,7 +32,8 @@ class Link(NamedTuple):
     head: int
     query: int
     key: int
-    weight: float
+    weight: float = float("nan")
+    """not known unless it was seen"""
 
 
 class Strongest(NamedTuple):

@@ -1,0 +1,136 @@
+"""Cutting links: a model runs as if some queries could not look at some keys."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from limelight.checks import check_whole
+from limelight.errors import OptionError
+from limelight.insight.reading import layer_of, through_the_seam
+from limelight.ops.attend import attend
+from limelight.ops.calls import AttentionCall, intercept
+from limelight.ops.lens.spec import Lens
+from limelight.ops.masks.mask import Dense, Mask, as_mask
+from limelight.seeing.recording.recording import Link
+
+How = Literal["forbid", "zero"]
+
+
+@contextmanager
+def cutting(
+    model: nn.Module,
+    links: Iterable[Link],
+    how: How = "forbid",
+    *,
+    stack: str | None = None,
+) -> Generator[None]:
+    """Within the block, the model runs without these links.
+
+        forbid    weights_ij = 0 before softmax: the row's other weights grow, it sums to 1 again
+        zero      weights_ij = 0 after softmax: the row's other weights stay, it sums to less
+
+    Memory stays linear in the text. A query and a key are places in the text, also while a model
+    generates token by token. Cuts nest with each other and with `watch` and `intercept`.
+
+    Args:
+        model: one of ours, a Hugging Face model, or a module whose attention goes through
+            limelight.
+        links: which query no longer sees which key, in which layer and head; weights are ignored.
+        how: before softmax or after it.
+        stack: for a model with several kinds of layers, such as an encoder and a decoder: the
+            path of those that are meant, as "decoder.block.*.layer.1.EncDecAttention".
+
+    >>> import limelight as ll
+    >>> model, text = ll.load("minilm"), "The animal didn't cross the street because it was tired."
+    >>> with ll.cutting(model, [ll.Link(layer=3, head=1, query=9, key=2)]):
+    ...     rec = ll.look(text, model)
+    >>> float(rec.weights(3, 1)[9, 2]), float(rec.weights(3, 1)[9].sum().round(decimals=4))
+    (0.0, 1.0)
+    """
+    if how not in get_args(How):
+        raise OptionError(f"how must be 'forbid' or 'zero', found {how!r}")
+    cuts = _by_layer(links)
+    stacks: set[str] = set()
+
+    def cut(call: AttentionCall) -> Tensor:
+        if stack is not None and call.stack != stack:
+            return call.attend()
+        stacks.add(call.stack)
+        if len(stacks) > 1:
+            known = ", ".join(map(repr, sorted(stacks)))
+            raise OptionError(f"stack must say which layers are meant: one of {known}")
+        number = layer_of(call)
+        mask = _mask(call, cuts[number]) if number in cuts else None
+        return call.attend() if mask is None else without(call, mask, how).attend()
+
+    with through_the_seam(model), intercept(cut, model):
+        yield
+
+
+def without(call: AttentionCall, mask: Mask | Tensor, how: How) -> AttentionCall:
+    """The call with the links cut that the mask does not allow."""
+    both = mask if call.mask is None else as_mask(call.mask) & as_mask(mask)
+    if how == "forbid" or call.lse is not None:
+        return call.replace(mask=both)
+    return call.replace(mask=both, lse=_log_sum(call))
+
+
+def _log_sum(call: AttentionCall) -> Tensor:
+    """What the rows are normalised by before anything is cut: `b h i`."""
+    _, seen = attend(
+        call.query, call.key, call.value,
+        mask=call.mask, bias=call.bias, scale=call.scale, softcap=call.softcap,
+        lens=Lens(keep=False),
+    )  # fmt: skip
+    return seen.lse
+
+
+Cuts = dict[int, dict[int, dict[int, list[int]]]]
+"""keys by layer, head and query"""
+
+
+def _by_layer(links: Iterable[Link]) -> Cuts:
+    cuts: Cuts = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+    for link in links:
+        if not isinstance(link, Link):
+            raise OptionError(f"links must be Links, found {link!r}")
+        for name in ("layer", "head", "query", "key"):
+            check_whole(f"{name} of a link", getattr(link, name), 0)
+        cuts[link.layer][link.head][link.query].append(link.key)
+    return cuts
+
+
+def _mask(call: AttentionCall, heads: dict[int, dict[int, list[int]]]) -> Mask | None:
+    """What is left of a layer's links: `b h i j`, said by its rows and columns."""
+    h, i, j = call.query.shape[1], call.query.shape[2], call.key.shape[2]
+    first_query = call.first_key + j - i
+    whole: Mask | None = None
+    # Heads that lose the same keys of the same query are said in one breath.
+    shared: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
+    for head, queries in heads.items():
+        if head >= h:
+            raise OptionError(f"a link names head {head}, expected one of the {h} heads")
+        for query, keys in queries.items():
+            shared[query, tuple(sorted(set(keys)))].append(head)
+    for (query, keys), cut_heads in shared.items():
+        row = query - first_query
+        columns = [key - call.first_key for key in keys if 0 <= key - call.first_key < j]
+        if not 0 <= row < i or not columns:
+            continue
+        parts = (_but(h, cut_heads, 1), _but(i, [row], 2), _but(j, columns, 3))
+        kept = parts[0] | parts[1] | parts[2]
+        whole = kept if whole is None else whole & kept
+    return whole
+
+
+def _but(size: int, places: list[int], axis: int) -> Mask:
+    """True but at some places of one axis of `b h i j`; the others are 1."""
+    kept = torch.ones(size, dtype=torch.bool)
+    kept[places] = False
+    return Dense(kept.view([size if each == axis else 1 for each in range(4)]))

@@ -1,0 +1,30 @@
+"""A bar for work that takes long enough to wonder about."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+_Item = TypeVar("_Item")
+
+
+def tracked(
+    items: Iterable[_Item], title: str, total: int, *, progress: bool | None = None
+) -> Iterator[_Item]:
+    """The items one by one, with a bar on the terminal (standard error) while they are used.
+
+    Args:
+        items: what is worked through.
+        title: what the work is, in a word or two.
+        total: how many there are.
+        progress: whether to show the bar; where a person looks on unless given.
+    """
+    if not (sys.stderr.isatty() if progress is None else progress):
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        yield from bar.track(items, total=total, description=title)

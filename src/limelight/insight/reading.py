@@ -1,0 +1,257 @@
+"""A model of any kind, reading one text: rows of tokens in, what one of them ends as out.
+
+Our encoders and decoders, Hugging Face models and plain modules differ in how they are called.
+What asks for causes and roles wants the same of all of them: run some rows of the same text through
+the seam, and give the final vector, or the next-token logits, at one place of each row.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from limelight.errors import OptionError, UnavailableError
+from limelight.layers.attention import Attention
+from limelight.models.decoder import Decoder
+from limelight.models.encoder import Encoder
+from limelight.models.loading.pretrained import load
+from limelight.models.transformer import Transformer
+from limelight.ops.calls import AttentionCall
+from limelight.seeing.recording.tokens import Token, place_tokens, plain_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+ROW_TOKENS = 8192
+"""Tokens that go through a model at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A model and the text it reads."""
+
+    model: nn.Module
+    name: str
+    inputs: Tensor
+    """n token ids, or n m vectors"""
+    tokens: tuple[Token, ...]
+    predicts: bool
+    """True: what comes out are logits of the next token; False: the token's final vector"""
+    run: Callable[[Tensor, int], Tensor]
+    """rows `b n` and a place → `b c`: what stands at that place of each row in the end"""
+    embedding: nn.Module | None
+    """what makes vectors of token ids"""
+
+    @property
+    def batch(self) -> int:
+        """Rows of this text that go through the model at once."""
+        return max(1, ROW_TOKENS // max(1, len(self.inputs)))
+
+    def rows(self, count: int) -> Tensor:
+        """The text so many times: `b n`, or `b n m`."""
+        return self.inputs[None].expand(count, *self.inputs.shape)
+
+    def upto(self, place: int) -> Reading:
+        """The same text as far as a causal model reads it to say what follows `place`."""
+        if not self.predicts:
+            return self
+        return Reading(
+            self.model, self.name, self.inputs[: place + 1], self.tokens[: place + 1],
+            self.predicts, self.run, self.embedding,
+        )  # fmt: skip
+
+    def last_token(self) -> Callable[[int], Tensor]:
+        """Runs of the last token alone, in so many rows, where the tokens before it are known.
+
+        A causal model's earlier tokens do not depend on the last one: what they left in the cache
+        serves every row. `count` → `b c`.
+        """
+        model, place = self.model, len(self.inputs) - 1
+        if not isinstance(model, Decoder) or place == 0:
+            return lambda count: self.run(self.rows(count), place)
+        cache = model.new_cache(place + 1)
+        model.hidden(self.inputs[None, :-1], cache=cache)
+
+        def run(count: int) -> Tensor:
+            own = copy.deepcopy(cache)
+            own.select(torch.zeros(count, dtype=torch.int64))
+            hidden = model.hidden(self.inputs[None, -1:].expand(count, 1), cache=own)
+            return model.logits(hidden[:, 0])
+
+        return run
+
+
+def read(
+    model: str | Path | nn.Module,
+    text: str | Tensor,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Reading:
+    """A model ready to read a text.
+
+    Args:
+        model: a name or path for `load`, one of our models, a Hugging Face model, or any module
+            that takes `b n` token ids or `b n m` vectors and gives `b n c`.
+        text: what to read; for a module without a tokenizer its input for one text, `n` or `n m`.
+        tokenizer: of the Hugging Face model.
+    """
+    if isinstance(model, str | Path):
+        model = load(model)
+    if not isinstance(model, nn.Module):
+        raise OptionError(f"model must be a name, a path or a module, found {type(model).__name__}")
+    if isinstance(text, str) and not text.strip():
+        raise OptionError("text is empty: there is nothing to attend to")
+    if isinstance(model, Transformer):
+        raise UnavailableError(
+            "a model that reads one text and writes another has no single row of links to cut: "
+            "use cutting(model, links, stack=...) around a run of it"
+        )
+    if isinstance(model, Encoder | Decoder):
+        return _own(model, text)
+    if is_hugging_face(model):
+        return _hugging_face(model, text, tokenizer)
+    if isinstance(text, str):
+        raise OptionError(
+            f"a {type(model).__name__} has no tokenizer: give the input of one text as a tensor, "
+            "n token ids or n m vectors"
+        )
+    return _plain(model, text)
+
+
+def is_hugging_face(model: nn.Module) -> bool:
+    """Whether a module is one of transformers', without importing it for that."""
+    import sys
+
+    library = sys.modules.get("transformers")
+    return library is not None and isinstance(model, library.PreTrainedModel)
+
+
+@contextmanager
+def through_the_seam(model: nn.Module) -> Generator[None]:
+    """Within the block, the model's attention goes through the seam.
+
+    Our layers and doors do so anyway; a Hugging Face model runs on our attention for the while.
+    """
+    if not is_hugging_face(model):
+        yield
+        return
+    from limelight.seeing.watching.huggingface import check_model, register, set_implementation
+
+    register()
+    check_model(model)
+    foreign: Any = model
+    configs = set_implementation(foreign)
+    try:
+        yield
+    finally:
+        for config, before in configs:
+            config._attn_implementation_internal = before
+
+
+@contextmanager
+def at_rest(model: nn.Module) -> Generator[None]:
+    """Within the block: no dropout; the model is left as it was."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def layer_of(call: AttentionCall) -> int:
+    """The number of the layer that makes a call, counted from 0.
+
+    Layers that share one module (ALBERT) are told apart by the order of its calls.
+    """
+    number = 0 if call.layer is None else call.layer
+    return number if isinstance(call.module, Attention) else number + call.occurrence
+
+
+def _own(model: Encoder | Decoder, text: str | Tensor) -> Reading:
+    device = next(model.parameters()).device
+    if isinstance(text, Tensor):
+        ids, tokens = text.to(device), _numbered(text)
+    elif model.tokens is None:
+        raise UnavailableError("this model came without a tokenizer: give token ids, a tensor of n")
+    else:
+        encoded = model.tokens.encode(text, limit=model.config.context)
+        special = [token in model.tokens.special for token in encoded.ids]
+        tokens = place_tokens(text, encoded.spans, encoded.pieces, special)
+        ids = torch.tensor(encoded.ids, device=device)
+
+    def run(rows: Tensor, place: int) -> Tensor:
+        if isinstance(model, Decoder):
+            return model.logits(model.hidden(rows)[:, place])
+        return model(rows)[:, place]
+
+    name = model.name or type(model).__name__
+    predicts = isinstance(model, Decoder)
+    return Reading(model, name, ids, tokens, predicts, run, model.embedding.tokens)
+
+
+def _hugging_face(
+    model: nn.Module, text: str | Tensor, tokenizer: PreTrainedTokenizerBase | None
+) -> Reading:
+    from limelight.seeing.watching.hf_tokens import tokens_of_ids
+
+    foreign: PreTrainedModel = model  # pyright: ignore[reportAssignmentType]
+    if isinstance(text, Tensor):
+        ids = text.to(foreign.device)
+    elif tokenizer is None:
+        raise OptionError("a Hugging Face model needs its tokenizer= to read a text")
+    else:
+        encoded: Any = tokenizer(text, return_tensors="pt")
+        ids = encoded["input_ids"][0].to(foreign.device)
+    said = text if isinstance(text, str) else None
+    _, tokens = tokens_of_ids(tokenizer, ids.tolist(), len(ids), said)
+    if getattr(foreign.config, "is_encoder_decoder", False):
+        raise UnavailableError(
+            f"{type(model).__name__} reads one text and writes another: "
+            "use cutting(model, links, stack=...) around a run of it"
+        )
+
+    def run(rows: Tensor, place: int) -> Tensor:
+        outputs: Any = foreign(input_ids=rows)
+        found = outputs.logits if predicts else outputs.last_hidden_state
+        return found[:, place]
+
+    predicts = foreign.can_generate()
+    if not predicts:  # what stands on the encoder, a classifier say, is not asked
+        body: Any = foreign.base_model
+        foreign = body
+    embedding: Any = foreign.get_input_embeddings()
+    return Reading(foreign, type(model).__name__, ids, tokens, predicts, run, embedding)
+
+
+def _plain(model: nn.Module, inputs: Tensor) -> Reading:
+    if inputs.ndim not in (1, 2) or (inputs.ndim == 1) == inputs.is_floating_point():
+        raise OptionError(
+            "the input of one text must be n token ids or n m vectors, found "
+            f"{inputs.dtype} of shape {tuple(inputs.shape)}"
+        )
+
+    def run(rows: Tensor, place: int) -> Tensor:
+        found: Any = model(rows)
+        found = found[0] if isinstance(found, tuple | list) else found
+        if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != rows.shape[:2]:
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise OptionError(
+                f"model must give a tensor (b, n, c) for {tuple(rows.shape)}, found {shape}"
+            )
+        return found[:, place]
+
+    embedding = next((part for part in model.modules() if isinstance(part, nn.Embedding)), None)
+    name = type(model).__name__
+    return Reading(model, name, inputs, _numbered(inputs), False, run, embedding)
+
+
+def _numbered(inputs: Tensor) -> tuple[Token, ...]:
+    return plain_tokens([str(number) for number in range(len(inputs))])[1]
