@@ -124,8 +124,8 @@ def check_number(
     return number
 
 
-def check_chance(name: str, value: float) -> float:
-    """The value as a float, if it can be the chance that something is dropped: [0, 1)."""
+def check_probability(name: str, value: float) -> float:
+    """The value as a float, if it can be the probability of dropout: [0, 1)."""
     return check_number(name, value, "at least 0 and below 1", low=0.0, below=1.0)
 
 

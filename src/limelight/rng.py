@@ -1,4 +1,4 @@
-"""Chance that can be had again: a stream of it for each purpose, told apart by numbers."""
+"""Reproducible random numbers: a generator for each purpose, keyed by numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import torch
 
 
-def chance(*numbers: int) -> torch.Generator:
-    """A stream of chance that belongs to these numbers."""
+def generator_for(*numbers: int) -> torch.Generator:
+    """A random generator that depends on these numbers alone."""
     digest = hashlib.blake2b(repr(numbers).encode(), digest_size=7).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

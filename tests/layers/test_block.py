@@ -14,16 +14,16 @@ from limelight.layers.norm import make_norm
 
 def test_feedforward_formulas():
     x = torch.randn(2, 3, 8)
-    bends = {
+    activations = {
         "relu": F.relu,
         "gelu": lambda y: 0.5 * y * (1 + torch.erf(y / 2**0.5)),
         "gelu_tanh": lambda y: (
             0.5 * y * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (y + 0.044715 * y**3)))
         ),
     }
-    for activation, bend in bends.items():
+    for activation, function in activations.items():
         layer = FeedForward(8, 12, activation=activation)
-        assert torch.allclose(layer(x), layer.down(bend(layer.up(x))), atol=1e-6)
+        assert torch.allclose(layer(x), layer.down(function(layer.up(x))), atol=1e-6)
     layer = FeedForward(8, 12, activation="swiglu", bias=False)
     gate, up = layer.up.weight[:12], layer.up.weight[12:]
     expected = (x @ gate.T * torch.sigmoid(x @ gate.T) * (x @ up.T)) @ layer.down.weight.T

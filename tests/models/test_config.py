@@ -56,13 +56,13 @@ def test_presets_are_what_they_say():
 
 
 def test_changes_keep_proportions():
-    assert Config.gpt2(width=64, heads=4).hidden is None
-    assert Config.transformer2017(width=64).hidden is None
+    assert Config.gpt2(width=64, heads=4).hidden == 256
+    assert Config.transformer2017(width=64).hidden == 256
     assert Config.transformer2017(width=64, hidden=100).hidden == 100
     assert Config.llama(width=96, heads=4).hidden == 256
     config = Config.gpt2().changed(dropout=0.1)
     assert config.dropout == 0.1
-    assert (config.size, config.groups) == (64, 12)
+    assert (config.head_size, config.kv_heads) == (64, 12)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import torch
 from small_runs import settings
 
 from limelight.errors import FileError, OptionError, UnavailableError
-from limelight.training.data import IGNORED, Continuing, Task
+from limelight.training.data import IGNORED, LanguageModelTask, Task
 from limelight.training.evaluate import token_loss
 from limelight.training.loop import train
-from limelight.training.pairs import Translating
+from limelight.training.pairs import TranslationTask
 from limelight.training.settings import TokenSettings
 from limelight.training.sources import find, read_pairs
 from limelight.training.vocabulary import make_tokens
@@ -20,17 +20,17 @@ TEXT = "".join(f"line {number} says {number * number}\n" for number in range(200
 PAIRS = [(f"source {n} {'x' * (n % 7)}", f"target {n * n}") for n in range(60)]
 
 
-def continuing(kind: str = "characters") -> Continuing:
-    learned, kept = Continuing.split(TEXT, 0.1)
+def continuing(kind: str = "characters") -> LanguageModelTask:
+    learned, kept = LanguageModelTask.split(TEXT, 0.1)
     tokens = make_tokens(TokenSettings(kind=kind, size=300), [learned], paired=False)
-    return Continuing.of(tokens, learned, kept, context=16)
+    return LanguageModelTask.of(tokens, learned, kept, context=16)
 
 
-def translating() -> Translating:
-    learned, kept = Translating.split(PAIRS, 0.2, seed=3)
+def translating() -> TranslationTask:
+    learned, kept = TranslationTask.split(PAIRS, 0.2, seed=3)
     texts = [side for pair in learned for side in pair]
     tokens = make_tokens(TokenSettings(kind="bpe", size=300), texts, paired=True)
-    return Translating(tokens, learned, kept, longest=40)
+    return TranslationTask(tokens, learned, kept, longest=40)
 
 
 @pytest.fixture(params=[continuing, translating])
@@ -90,7 +90,7 @@ def test_pairs_are_seen_once_a_pass_and_shifted_by_the_begin_token() -> None:
         assert (batch.inputs["target"][:, 0] == task.tokens.begin).all()
         real = batch.targets[:, 1:] != IGNORED
         assert torch.equal(batch.inputs["target"][:, 1:][real], batch.targets[:, :-1][real])
-    learned, kept = Translating.split(PAIRS, 0.2, seed=3)
+    learned, kept = TranslationTask.split(PAIRS, 0.2, seed=3)
     assert sorted(sources) == sorted(source for source, _ in learned)
     assert task.kept_pairs == kept
     assert not {source for source, _ in kept} & set(sources)
@@ -99,20 +99,20 @@ def test_pairs_are_seen_once_a_pass_and_shifted_by_the_begin_token() -> None:
 def test_too_little_data_is_said() -> None:
     tokens = make_tokens(TokenSettings(), ["ab"], paired=False)
     with pytest.raises(OptionError, match=r"2 tokens are left .* model\.context = 8"):
-        Continuing.of(tokens, "ab", "", context=8)
+        LanguageModelTask.of(tokens, "ab", "", context=8)
     for kept in ("", "a"):  # a single token has none before it to be predicted from
         words = rf"data\.held_out leaves {len(kept)} of {20 + len(kept)} tokens to evaluate on"
         with pytest.raises(OptionError, match=words):
-            Continuing.of(tokens, "ab" * 10, kept, context=8)
+            LanguageModelTask.of(tokens, "ab" * 10, kept, context=8)
     with pytest.raises(OptionError, match="batch is 50, expected at most 48"):
         translating().batch(seed=0, step=0, rows=50)
     with pytest.raises(OptionError, match=r"none of 1 pairs is within data\.longest = 2"):
-        Translating(make_tokens(TokenSettings(), ["abc"], paired=True), [("abc", "abc")], [], 2)
+        TranslationTask(make_tokens(TokenSettings(), ["abc"], paired=True), [("abc", "abc")], [], 2)
     for kept in ([], [("abcabc", "abc")]):
         tokens = make_tokens(TokenSettings(), ["abc"], paired=True)
         words = rf"data\.held_out leaves {len(kept)} pairs, none within data\.longest = 4"
         with pytest.raises(OptionError, match=words):
-            Translating(tokens, [("abc", "abc")], kept, 4)
+            TranslationTask(tokens, [("abc", "abc")], kept, 4)
 
 
 def test_pairs_from_tsv_po_and_mo(tmp_path: Path) -> None:

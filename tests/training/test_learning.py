@@ -17,7 +17,7 @@ from limelight.errors import OptionError
 from limelight.seeing.recording.recording import Recording
 from limelight.training import optimise
 from limelight.training.loop import train
-from limelight.training.optimise import learn, make_optimizer
+from limelight.training.optimise import make_optimizer, optimizer_step
 from limelight.training.settings import OptimizerSettings, Settings
 from limelight.training.translate import load_translator, translate
 
@@ -142,7 +142,7 @@ def test_the_optimizer_is_adamw_with_clipping(
         gradients = {name: p.grad.double().clone() for name, p in learned.items()}
         norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
         assert 0.3 < norm < 1e6
-        learn(optimizer, settings.clip)
+        optimizer_step(optimizer, settings.clip)
         for name, gradient in gradients.items():
             g = gradient * (0.3 / (norm + 1e-6) if most == 0.3 else 1.0)
             means[name] = 0.9 * means[name] + 0.1 * g
@@ -170,7 +170,7 @@ def test_a_step_is_the_same_with_any_number_of_threads() -> None:
             for _ in range(2):
                 for p in layer.parameters():
                     p.grad = torch.randn(p.shape)
-                learn(optimizer, 0.01)
+                optimizer_step(optimizer, 0.01)
             results.append([p.detach() for p in layer.parameters()])
     finally:
         torch.set_num_threads(before)
@@ -183,6 +183,6 @@ def test_a_graph_from_before_a_step_cannot_be_used_after_it() -> None:
     optimizer = make_optimizer(layer, OptimizerSettings())
     old = layer(layer(torch.randn(2, 4))).sum()
     layer(torch.randn(2, 4)).sum().backward()
-    learn(optimizer, 1.0)
+    optimizer_step(optimizer, 1.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         old.backward()

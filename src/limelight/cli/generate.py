@@ -8,8 +8,8 @@ import typer
 
 if TYPE_CHECKING:
     from limelight.models.generation.beam import Beam
+    from limelight.models.generation.reader import Writer
     from limelight.models.generation.sampling import Sampling
-    from limelight.models.loading.reader import Writer
 
 
 def generate(

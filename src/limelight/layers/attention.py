@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.checks import check_chance, check_number, check_whole, shape_text
+from limelight.checks import check_number, check_probability, check_whole, shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.layers.cache import KeyValues
 from limelight.layers.linear import Linear
@@ -46,7 +46,7 @@ class Attention(nn.Module):
         heads_see: "all" of the input, or each its own "slice" of m/h channels, with W_t of
             `d m/h`; then `inputs.weight` is `h 2d+e m/h`.
         scale: 1/√d unless given.
-        dropout: the chance that a weight is dropped in training.
+        dropout: the probability that a weight is dropped in training.
 
     The formula of one head, softmax(QKᵀ/√d)V with W's of m × m and nothing around it:
 
@@ -215,7 +215,7 @@ class Attention(nn.Module):
             ("value_rank", 1 if self.value_rank is None else self.value_rank),
         ):  # fmt: skip
             check_whole(name, size)
-        check_chance("dropout", self.dropout)
+        check_probability("dropout", self.dropout)
         if self.scale is not None:
             check_number("scale", self.scale, "a finite number")
         if self.heads % self.kv_heads:

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.checks import check_chance
+from limelight.checks import check_probability
 from limelight.errors import OptionError
 from limelight.layers.attention import Attention
 from limelight.layers.cache import BlockCache
@@ -44,7 +44,7 @@ class Block(nn.Module):
         order: where the norms sit.
         norm: makes a norm for a width; LayerNorm unless given.
         cross: from the text to the memory.
-        dropout: the chance that a channel of a layer's output is dropped in training.
+        dropout: the probability that a channel of a layer's output is dropped in training.
 
     >>> import torch, limelight as ll
     >>> block = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8), order="late")
@@ -80,7 +80,7 @@ class Block(nn.Module):
                     f"{name} without output projection gives {layer.heads * layer.value_size} "
                     f"channels, expected width = {width}"
                 )
-        self.order, self.dropout = order, check_chance("dropout", dropout)
+        self.order, self.dropout = order, check_probability("dropout", dropout)
         self.attention = attention
         self.attention_norm = norm(width) if order != "late" else None
         self.cross = cross

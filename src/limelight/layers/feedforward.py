@@ -25,7 +25,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Widen, bend, narrow: `b n m` → `b n f` → `b n m`.
+    """Up-projection, activation, down-projection: `b n m` → `b n f` → `b n m`.
 
         relu, gelu, gelu_tanh    y = act(x·W_up) · W_down
         swiglu                   y = (silu(x·W_gate) ⊙ x·W_up) · W_down
@@ -56,10 +56,10 @@ class FeedForward(nn.Module):
         self.up = Linear(width, 2 * hidden if activation == "swiglu" else hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
         self.activation = activation
-        self._bend = ACTIVATIONS[activation]
+        self._activate = ACTIVATIONS[activation]
 
     def forward(self, x: Tensor) -> Tensor:
         """`… m` → `… m`, each token by itself."""
         if x.shape[-1] != self.width:
             raise ShapeError(f"x has shape {shape_text(x)}, expected m = {self.width} as last axis")
-        return self.down(self._bend(self.up(x)))
+        return self.down(self._activate(self.up(x)))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal, cast
 
-from limelight.checks import check_chance, check_number, check_whole
+from limelight.checks import check_number, check_probability, check_whole
 from limelight.errors import OptionError
 from limelight.fields import check_fields, check_names, check_value
 from limelight.layers.attention import Sight
@@ -42,15 +42,15 @@ class Config:
     """tokens in the longest text; a limit where positions are learned"""
     decoder_layers: int | None = None
     """of a transformer; as many as `layers` unless given"""
-    kv_heads: int | None = None
-    """fewer than heads: grouped"""
-    head_size: int | None = None
-    """width / heads unless given"""
+    kv_heads: int = cast("int", None)
+    """g, the key/value heads; fewer than heads: grouped; as many as heads unless given"""
+    head_size: int = cast("int", None)
+    """d, the channels of a head; width / heads unless given"""
     value_rank: int | None = None
     """the rank of the value map, full unless given"""
     heads_see: Sight = "all"
     """of self-attention: all of the input, or each head its own slice: see `Attention`"""
-    hidden: int | None = None
+    hidden: int = cast("int", None)
     """channels inside the feed-forward layer, 4·width unless given"""
     positions: Positions = "learned"
     rotary_base: float = 10000.0
@@ -74,6 +74,9 @@ class Config:
 
     def __post_init__(self) -> None:
         self._check_sizes()
+        for name, size in _derived(self.width, self.heads).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, size)
         check_fields(self)
         self._check_numbers()
         self._check_heads()
@@ -94,24 +97,25 @@ class Config:
             check_whole("window", self.window, 0)
 
     def _check_numbers(self) -> None:
-        check_chance("dropout", self.dropout)
+        check_probability("dropout", self.dropout)
         check_number(
             "norm_eps", self.norm_eps, "a small positive number, below 1", above=0.0, below=1.0
         )
         check_number("rotary_base", self.rotary_base, "above 1", above=1.0)
 
     def _check_heads(self) -> None:
-        if self.head_size is None and self.width % self.heads:
+        if not self.head_size:
             raise OptionError(
                 f"width must be a multiple of heads, found width = {self.width}, "
                 f"heads = {self.heads}; give head_size otherwise"
             )
-        if self.heads % self.groups:
+        if self.heads % self.kv_heads:
             raise OptionError(
-                f"kv_heads must divide heads, found kv_heads = {self.groups}, heads = {self.heads}"
+                f"kv_heads must divide heads, "
+                f"found kv_heads = {self.kv_heads}, heads = {self.heads}"
             )
         if self.heads_see == "slice":
-            if self.groups != self.heads or self.value_rank is not None:
+            if self.kv_heads != self.heads or self.value_rank is not None:
                 raise OptionError("heads_see='slice' goes without kv_heads and value_rank")
             if self.width % self.heads:
                 raise OptionError(
@@ -125,20 +129,10 @@ class Config:
             raise OptionError(
                 f"rotary_base and rotary_scaling need positions='rotary', found {self.positions!r}"
             )
-        if rotary and self.size % 2:
-            raise OptionError(f"rotary positions need an even head size, found {self.size}")
+        if rotary and self.head_size % 2:
+            raise OptionError(f"rotary positions need an even head size, found {self.head_size}")
         if self.positions == "sinusoidal" and self.width % 2:
             raise OptionError(f"sinusoidal positions need an even width, found {self.width}")
-
-    @property
-    def size(self) -> int:
-        """d, the channels of a head."""
-        return self.width // self.heads if self.head_size is None else self.head_size
-
-    @property
-    def groups(self) -> int:
-        """g, the key/value heads."""
-        return self.heads if self.kv_heads is None else self.kv_heads
 
     @classmethod
     def transformer2017(cls, **changes: Any) -> Config:
@@ -185,16 +179,18 @@ class Config:
         return preset.changed(**changes)
 
     def changed(self, **changes: Any) -> Config:
-        """The same but for these fields."""
+        """The same but for these fields; sizes that follow from width and heads follow again."""
         names = {field.name for field in fields(self)}
         for name in changes:
             if name not in names:
                 raise OptionError(
                     f"Config has no field {name!r}; it has {', '.join(sorted(names))}"
                 )
-        if "width" in changes and "hidden" not in changes and self.hidden == 4 * self.width:
-            changes["hidden"] = None
-        return replace(self, **changes)
+        values = {name: getattr(self, name) for name in names} | changes
+        for name, size in _derived(self.width, self.heads).items():
+            if values[name] is None or (name not in changes and values[name] == size):
+                del values[name]
+        return Config(**values)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for a JSON or TOML file; what is as by default is left out.
@@ -203,9 +199,10 @@ class Config:
         True
         """
         result: dict[str, Any] = {}
+        derived = _derived(self.width, self.heads)
         for field in fields(self):
             value = getattr(self, field.name)
-            if value == field.default:
+            if value == field.default or value == derived.get(field.name):
                 continue
             if isinstance(value, Scaling):
                 value = {"kind": value.kind, **asdict(value)}
@@ -225,6 +222,15 @@ class Config:
         if isinstance(scaling, dict):
             values["rotary_scaling"] = make_scaling(cast("dict[str, Any]", scaling))
         return cls(**values)
+
+
+def _derived(width: int, heads: int) -> dict[str, int]:
+    """The sizes that follow from width and heads; a head size of 0 where they do not divide."""
+    return {
+        "kv_heads": heads,
+        "head_size": 0 if width % heads else width // heads,
+        "hidden": 4 * width,
+    }
 
 
 def make_scaling(values: dict[str, Any]) -> Scaling:

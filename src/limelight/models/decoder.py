@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from limelight.errors import OptionError
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
-from limelight.models.loading.layout import causal_reach, lay_out
-from limelight.models.stack import Embedding, Stack, check_cache, first_weights
+from limelight.models.inputs import causal_reach, prepare_inputs
+from limelight.models.stack import Embedding, Stack, check_cache, init_weights
 from limelight.models.tokens import Tokens
 from limelight.ops.project import project
 
@@ -54,7 +54,7 @@ class Decoder(nn.Module):
         self.embedding = Embedding(config)
         self.stack = Stack(config, config.layers, causal=True)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
-        first_weights(self, config)
+        init_weights(self, config)
 
     def forward(
         self,
@@ -82,9 +82,11 @@ class Decoder(nn.Module):
         """Hidden states after the last block and norm: `b n m`, or `total m` when packed."""
         if cache is not None:
             check_cache(cache, self.config, self.config.layers)
-        layout = lay_out(tokens, lengths, reach=causal_reach(self.config.window), cache=cache)
-        x = self.stack(self.embedding(layout), layout, cache=cache)
-        return x if layout.packed is None else x[0]
+        inputs = prepare_inputs(
+            tokens, lengths, reach=causal_reach(self.config.window), cache=cache
+        )
+        x = self.stack(self.embedding(inputs), inputs, cache=cache)
+        return x if inputs.packed is None else x[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`… m` → `… v`."""

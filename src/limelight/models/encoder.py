@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from limelight.errors import OptionError
 from limelight.models.config import Config
 from limelight.models.embedding.pooling import Pooling
-from limelight.models.loading.layout import full_reach, lay_out
-from limelight.models.stack import Embedding, Stack, first_weights
+from limelight.models.inputs import full_reach, prepare_inputs
+from limelight.models.stack import Embedding, Stack, init_weights
 from limelight.models.tokens import Tokens
 
 
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
         self.config = config
         self.embedding = Embedding(config)
         self.stack = Stack(config, config.layers, causal=False)
-        first_weights(self, config)
+        init_weights(self, config)
 
     def forward(
         self,
@@ -67,9 +67,9 @@ class Encoder(nn.Module):
         Returns:
             `b n m`, or `total m` when packed.
         """
-        layout = lay_out(tokens, lengths, reach=full_reach(self.config.window))
-        x = self.stack(self.embedding(layout, segments), layout)
-        return x if layout.packed is None else x[0]
+        inputs = prepare_inputs(tokens, lengths, reach=full_reach(self.config.window))
+        x = self.stack(self.embedding(inputs, segments), inputs)
+        return x if inputs.packed is None else x[0]
 
     def embed(self, texts: str | Sequence[str], *, progress: bool | None = None) -> Tensor:
         """One vector for each text, as `pooling` says: `b m`, or `m` for a single text.

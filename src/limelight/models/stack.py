@@ -1,4 +1,4 @@
-"""What all models share: the embedding, the stack of blocks, and their first weights.
+"""What all models share: the embedding, the stack of blocks, and their initial weights.
 
 Names in the state dict (t counts blocks from 0; those in brackets exist by the config's choice):
 
@@ -39,7 +39,7 @@ from limelight.layers.norm import make_norm
 from limelight.layers.positions import RelativeBias, sinusoidal
 from limelight.layers.rotary import Rotary
 from limelight.models.config import Config
-from limelight.models.loading.layout import Layout
+from limelight.models.inputs import Inputs
 from limelight.ops.bias import Alibi, alibi
 from limelight.ops.masks.mask import Mask
 
@@ -68,21 +68,21 @@ class Embedding(nn.Module):
         normed = config.embedding == "normed"
         self.norm = make_norm(config.norm, width, config.norm_eps) if normed else None
 
-    def forward(self, layout: Layout, segments: Tensor | None = None) -> Tensor:
-        x = self._look_up(layout.tokens)
+    def forward(self, inputs: Inputs, segments: Tensor | None = None) -> Tensor:
+        x = self._look_up(inputs.tokens)
         if self.config.embedding == "scaled":
             x = x * math.sqrt(self.config.width)
         if self.positions is not None:
-            if layout.last >= self.config.context:
+            if inputs.last >= self.config.context:
                 raise ShapeError(
-                    f"tokens reach position {layout.last}, "
+                    f"tokens reach position {inputs.last}, "
                     f"expected at most {self.config.context - 1}: the model has learned "
                     f"{self.config.context} positions"
                 )
-            x = x + self.positions(layout.positions)
+            x = x + self.positions(inputs.positions)
         elif self.config.positions == "sinusoidal":
-            x = x + sinusoidal(layout.positions, self.config.width).to(x.dtype)
-        x = self._add_segments(x, layout, segments)
+            x = x + sinusoidal(inputs.positions, self.config.width).to(x.dtype)
+        x = self._add_segments(x, inputs, segments)
         if self.norm is not None:
             x = self.norm(x)
         dropout = self.config.dropout
@@ -97,19 +97,19 @@ class Embedding(nn.Module):
                 f"tokens go from {low} to {high}, expected 0 to {self.config.vocabulary - 1}"
             ) from error
 
-    def _add_segments(self, x: Tensor, layout: Layout, segments: Tensor | None) -> Tensor:
+    def _add_segments(self, x: Tensor, inputs: Inputs, segments: Tensor | None) -> Tensor:
         if self.segments is None:
             if segments is not None:
                 raise OptionError("segments were given, but this model has none")
             return x
         if segments is None:
             return x + self.segments.weight[0]
-        if segments.shape != layout.tokens.shape and segments[None].shape != layout.tokens.shape:
+        if segments.shape != inputs.tokens.shape and segments[None].shape != inputs.tokens.shape:
             raise ShapeError(
                 f"segments has shape {shape_text(segments)}, "
-                f"expected {shape_text(layout.tokens)} as tokens"
+                f"expected {shape_text(inputs.tokens)} as tokens"
             )
-        return x + self.segments(segments.view(layout.tokens.shape))
+        return x + self.segments(segments.view(inputs.tokens.shape))
 
 
 class Stack(nn.Module):
@@ -127,7 +127,7 @@ class Stack(nn.Module):
         self._alibi: Alibi | None = None
         if config.positions == "rotary":
             self.rotary = Rotary(
-                config.size, base=config.rotary_base, scaling=config.rotary_scaling
+                config.head_size, base=config.rotary_base, scaling=config.rotary_scaling
             )
         elif config.positions == "relative":
             self.relative = RelativeBias(config.heads, both_ways=not causal)
@@ -137,29 +137,29 @@ class Stack(nn.Module):
     def forward(
         self,
         x: Tensor,
-        layout: Layout,
+        inputs: Inputs,
         *,
         memory: Tensor | None = None,
         memory_mask: Mask | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
         new = x.shape[1]
-        rotation = None if self.rotary is None else self.rotary(layout.positions)
+        rotation = None if self.rotary is None else self.rotary(inputs.positions)
         bias: Tensor | Alibi | None = self._alibi
         if self.relative is not None:
-            past = cache is not None and layout.packed is None
+            past = cache is not None and inputs.packed is None
             bias = self.relative(new, cache.visible(new) if cache is not None and past else new)
         for index, block in enumerate(self.blocks):
             x = block(
                 x, memory,
-                mask=layout.mask, bias=bias, rotation=rotation, memory_mask=memory_mask,
+                mask=inputs.mask, bias=bias, rotation=rotation, memory_mask=memory_mask,
                 cache=None if cache is None else cache.blocks[index],
             )  # fmt: skip
         if cache is not None:
-            if layout.packed is None:
+            if inputs.packed is None:
                 cache.advance(new)
             else:
-                cache.advance_packed(layout.packed)
+                cache.advance_packed(inputs.packed)
         return x if self.norm is None else self.norm(x)
 
 
@@ -201,7 +201,7 @@ def check_cache(cache: Cache, config: Config, layers: int) -> None:
 
 
 @torch.no_grad()
-def first_weights(model: nn.Module, config: Config) -> None:
+def init_weights(model: nn.Module, config: Config) -> None:
     """Draw the weights that training starts from.
 
     Normal with a spread of 0.02, and 0.02/√(2·layers) for what is added to the residual stream, as

@@ -20,8 +20,8 @@ from limelight.checks import shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
-from limelight.models.loading.layout import causal_reach, full_reach, lay_out
-from limelight.models.stack import Embedding, Stack, check_cache, first_weights
+from limelight.models.inputs import causal_reach, full_reach, prepare_inputs
+from limelight.models.stack import Embedding, Stack, check_cache, init_weights
 from limelight.models.tokens import Tokens
 from limelight.ops.masks.constructors import padding
 from limelight.ops.masks.mask import Mask
@@ -73,7 +73,7 @@ class Transformer(nn.Module):
         self.decoder_layers = config.decoder_layers or config.layers
         self.decoder = Stack(config, self.decoder_layers, causal=True, cross=True)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
-        first_weights(self, config)
+        init_weights(self, config)
 
     def forward(
         self,
@@ -100,8 +100,8 @@ class Transformer(nn.Module):
         """Read a source `b j`."""
         if source.ndim != 2:
             raise ShapeError(f"source has shape {shape_text(source)}, expected (b, j)")
-        layout = lay_out(source, lengths, reach=full_reach(self.config.window))
-        hidden = self.encoder(self.embedding(layout), layout)
+        inputs = prepare_inputs(source, lengths, reach=full_reach(self.config.window))
+        hidden = self.encoder(self.embedding(inputs), inputs)
         return Memory(hidden, None if lengths is None else _filled(lengths, source.shape[1]))
 
     def decode(self, target: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
@@ -111,9 +111,9 @@ class Transformer(nn.Module):
             raise ShapeError(f"target has shape {shape_text(target)}, expected (b = {b}, i)")
         if cache is not None:
             check_cache(cache, self.config, self.decoder_layers)
-        layout = lay_out(target, None, reach=causal_reach(self.config.window), cache=cache)
+        inputs = prepare_inputs(target, None, reach=causal_reach(self.config.window), cache=cache)
         return self.decoder(
-            self.embedding(layout), layout,
+            self.embedding(inputs), inputs,
             memory=memory.hidden, memory_mask=memory.mask, cache=cache,
         )  # fmt: skip
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from limelight.checks import (
     FLOATING,
     check_broadcast,
-    check_chance,
     check_groups,
     check_number,
     check_positive,
+    check_probability,
     check_rank,
     check_same_device,
     check_same_kind,
@@ -86,7 +86,7 @@ def check_problem(
         bias, slopes = None, _check_slopes(bias.slopes, h, query)
     elif bias is not None:
         bias = _check_bias(bias, extent, query)
-    chance = check_chance("dropout", dropout)
+    chance = check_probability("dropout", dropout)
     return Problem(
         query, key, value, mask, bias, slopes,
         scale=_check_scale(scale, d),

@@ -7,7 +7,7 @@
     state.json               the step, the settings, and a digest of the data
 
 That is all: the batch and the dropout of a step are functions of the seed and the step, so there is
-no state of chance and no place in the data to keep. Nothing is pickled. Because weights are stored
+no generator state and no place in the data to keep. Nothing is pickled. Because weights are stored
 whole, a run can be taken up by another number of processes.
 """
 

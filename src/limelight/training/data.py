@@ -15,7 +15,7 @@ from torch import Tensor
 
 from limelight.errors import OptionError
 from limelight.models.tokens import Tokens
-from limelight.rng import chance
+from limelight.rng import generator_for
 
 IGNORED = -100
 """The target where nothing is to be predicted: padding."""
@@ -68,7 +68,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Continuing:
+class LanguageModelTask:
     """Predict each next token of running text: rows of `context` tokens from anywhere in it."""
 
     tokens: Tokens
@@ -83,7 +83,7 @@ class Continuing:
         return text[:at], text[at:]
 
     @classmethod
-    def of(cls, tokens: Tokens, learned: str, kept: str, context: int) -> Continuing:
+    def of(cls, tokens: Tokens, learned: str, kept: str, context: int) -> LanguageModelTask:
         """The two parts as tokens; the first must hold more than one row, the other something."""
         ids, rest = _ids(tokens, learned), _ids(tokens, kept)
         if len(ids) <= context:
@@ -104,7 +104,7 @@ class Continuing:
 
     def batch(self, seed: int, step: int, rows: int) -> Batch:
         last = len(self.learned) - self.context
-        starts = torch.randint(last, (rows,), generator=chance(seed, step))
+        starts = torch.randint(last, (rows,), generator=generator_for(seed, step))
         # Every row that there is, as a view; the batch is one gather from it.
         window = self.learned.unfold(0, self.context + 1, 1)[starts].long()
         return Batch({"tokens": window[:, :-1]}, window[:, 1:], rows * self.context)

@@ -91,9 +91,9 @@ def written_whole(folder: Path) -> Generator[Path]:
         partial.mkdir()
         yield partial
         for entry in [*partial.iterdir(), partial]:
-            _settle(entry)
+            _fsync(entry)
         partial.rename(folder)
-        _settle(folder.parent)
+        _fsync(folder.parent)
     except OSError as error:
         raise FileError(f"{folder}: cannot be written: {error.strerror or error}") from error
     finally:
@@ -108,7 +108,7 @@ def remove_whole(folder: Path) -> None:
     shutil.rmtree(going, ignore_errors=True)
 
 
-def _settle(path: Path) -> None:
+def _fsync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -34,7 +34,7 @@ class Log:
         except OSError as error:
             raise FileError(f"{self._path}: cannot be written: {error.strerror}") from error
 
-    def settle(self) -> None:
+    def fsync(self) -> None:
         """Make sure that what was written outlives a power cut."""
         os.fsync(self._file.fileno())
 

@@ -19,7 +19,7 @@ from limelight.errors import FileError, LimelightError, OptionError
 from limelight.models.decoder import Decoder
 from limelight.models.loading.pretrained import Model, load
 from limelight.models.transformer import Transformer
-from limelight.rng import chance
+from limelight.rng import generator_for
 from limelight.training.checkpoint import (
     check_resumed,
     expected_sizes,
@@ -27,15 +27,15 @@ from limelight.training.checkpoint import (
     read_tokens,
     write_checkpoint,
 )
+from limelight.training.corpus import Corpus
 from limelight.training.curve import draw_curve
 from limelight.training.data import Task
 from limelight.training.distributed import Group, joined, spread
 from limelight.training.evaluate import Bleu, HeldOut, bleu, evaluate, in_precision, token_loss
 from limelight.training.folder import RunFolder
 from limelight.training.log import Log, read_log
-from limelight.training.optimise import learn, make_optimizer, rate_at, set_rate
-from limelight.training.pairs import Translating
-from limelight.training.prepare import Material
+from limelight.training.optimise import make_optimizer, optimizer_step, rate_at, set_rate
+from limelight.training.pairs import TranslationTask
 from limelight.training.progress import Progress, Silent, shown
 from limelight.training.settings import Settings
 
@@ -102,7 +102,7 @@ def _set_up(
         raise OptionError(
             f"batch must be a multiple of accumulate × processes = {shares}, found {rows}"
         )
-    material = Material(settings, beside)
+    corpus = Corpus(settings, beside)
     before = folder.steps()
     if before and not resume:
         raise FileError(
@@ -110,9 +110,9 @@ def _set_up(
             "give --resume to go on with it, or another folder"
         )
     newest = folder.checkpoint(before[-1]) if before else None
-    start = 0 if newest is None else check_resumed(newest, settings, material.digest)
-    tokens = material.learn_tokens(group) if newest is None else read_tokens(newest)
-    task = material.task(tokens)
+    start = 0 if newest is None else check_resumed(newest, settings, corpus.digest)
+    tokens = corpus.learn_tokens(group) if newest is None else read_tokens(newest)
+    task = corpus.task(tokens)
     torch.manual_seed(settings.seed)
     model = _make(settings, task)
     if group.leads:
@@ -122,7 +122,7 @@ def _set_up(
     optimizer = make_optimizer(model, settings.optimizer)
     if newest is not None:
         read_checkpoint(newest, model, optimizer, start)
-    run = Run(settings, folder, group, task, material.digest, model, trained, optimizer)
+    run = Run(settings, folder, group, task, corpus.digest, model, trained, optimizer)
     return run, start
 
 
@@ -195,7 +195,7 @@ def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
     settings, group, model = run.settings, run.group, run.trained
     batch = run.task.batch(settings.seed, step, settings.batch)
     if run.model.config.dropout:
-        torch.manual_seed(chance(settings.seed, step, group.rank).initial_seed())
+        torch.manual_seed(generator_for(settings.seed, step, group.rank).initial_seed())
     set_rate(run.optimizer, rate)
     run.optimizer.zero_grad(set_to_none=True)
     total: Tensor | None = None
@@ -211,7 +211,7 @@ def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
             (loss * group.size if group.size > 1 else loss).backward()
         loss = loss.detach()
         total = loss if total is None else total + loss
-    learn(run.optimizer, settings.optimizer.clip)
+    optimizer_step(run.optimizer, settings.optimizer.clip)
     assert total is not None
     return total, batch.predicted
 
@@ -241,7 +241,7 @@ def _evaluate(run: Run, step: int, log: Log | None, progress: Progress) -> HeldO
 
 def _save(run: Run, step: int, log: Log | None) -> None:
     if log is not None:
-        log.settle()
+        log.fsync()
     write_checkpoint(
         run.folder, run.model, run.optimizer, run.group,
         step=step, settings=run.settings, data=run.data,
@@ -253,7 +253,7 @@ def _finish(run: Run, log: Log | None, progress: Progress) -> Bleu | None:
     settings, scored = run.settings, None
     if log is None:
         return None
-    if isinstance(run.task, Translating):
+    if isinstance(run.task, TranslationTask):
         # The model as it was written, which is what people will load.
         written = load(run.folder.checkpoint(settings.steps))
         assert isinstance(written, Transformer)

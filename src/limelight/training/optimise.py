@@ -51,7 +51,7 @@ def set_rate(optimizer: AdamW, rate: float) -> None:
         group["lr"] = rate
 
 
-def learn(optimizer: AdamW, most: float) -> None:
+def optimizer_step(optimizer: AdamW, most: float) -> None:
     """Take a step, with the gradient scaled down to norm `most` when it is larger; 0 leaves it.
 
     The kernel goes over all weights at once: for a small model, calls for one tensor after another

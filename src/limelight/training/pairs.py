@@ -8,7 +8,7 @@ import torch
 
 from limelight.errors import OptionError
 from limelight.models.tokens import Tokens
-from limelight.rng import chance
+from limelight.rng import generator_for
 from limelight.training.data import IGNORED, Batch
 from limelight.training.sources import Pair
 
@@ -16,10 +16,10 @@ Ids = tuple[list[int], list[int]]
 """A source and its target as tokens, each closed by the end token."""
 
 POOL = 64
-"""Batches that are sorted by length together: more leave less padding, and less chance."""
+"""Batches that are sorted by length together: more leave less padding, and less randomness."""
 
 
-class Translating:
+class TranslationTask:
     """Write the target of a source, token by token.
 
     A pass over the pairs shuffles them, sorts each pool by length, cuts the batches and shuffles
@@ -49,7 +49,7 @@ class Translating:
     @staticmethod
     def split(pairs: Sequence[Pair], held_out: float, seed: int) -> tuple[list[Pair], list[Pair]]:
         """The pairs to learn from, and those held out, drawn at random."""
-        order: list[int] = torch.randperm(len(pairs), generator=chance(seed)).tolist()
+        order: list[int] = torch.randperm(len(pairs), generator=generator_for(seed)).tolist()
         at = round(len(pairs) * (1 - held_out))
         return [pairs[i] for i in order[:at]], [pairs[i] for i in order[at:]]
 
@@ -74,7 +74,7 @@ class Translating:
     def _batches(self, seed: int, epoch: int, rows: int) -> list[list[int]]:
         key = (seed, epoch, rows)
         if self._pass is None or self._pass[0] != key:
-            generator = chance(seed, epoch)
+            generator = generator_for(seed, epoch)
             order: list[int] = torch.randperm(len(self._learned), generator=generator).tolist()
             batches: list[list[int]] = []
             for start in range(0, len(order), rows * POOL):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limelight.checks import check_number, check_whole
 from limelight.fields import check_fields
-from limelight.models.loading.reader import Reader
+from limelight.models.generation.reader import Reader
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def search(reader: Reader, beam: Beam, most: int, end: Collection[int]) -> list[
         if length == most or not going or (full and done[-1][0] >= beam.score(totals[0], length)):
             break
         reader.keep([way.row for way in going])
-        logits = reader.go_on([way.token for way in going])
+        logits = reader.step([way.token for way in going])
     whole = [(beam.score(total, len(row)), row) for total, row in zip(totals, written, strict=True)]
     return max([*done, *whole], key=lambda item: item[0])[1]
 

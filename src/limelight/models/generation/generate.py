@@ -10,8 +10,8 @@ from limelight.checks import check_whole
 from limelight.errors import OptionError, UnavailableError
 from limelight.fields import check_value
 from limelight.models.generation.beam import Beam, search
+from limelight.models.generation.reader import Writer, read, tokens_left
 from limelight.models.generation.sampling import Sampling, generators
-from limelight.models.loading.reader import Writer, read, room
 from limelight.models.tokens import Tokens, prompt_ids
 
 Prompt = str | Sequence[int]
@@ -65,7 +65,7 @@ def generate(
         max_tokens: how many tokens to write at most.
         how: `Sampling(temperature=0.8, top_p=0.9)`, `Beam(4)`; greedy unless given.
         stop: writing ends before the first of these strings.
-        seed: makes sampling repeatable. Each prompt has its own stream of chance, from the seed and
+        seed: makes sampling repeatable. Each prompt has its own random generator, from the seed and
             its tokens, so it gives the same text alone and in a batch; of equal prompts in a batch
             the first does, the others are further samples.
 
@@ -149,16 +149,16 @@ def _draw(
     ends: Callable[[int, int], bool],
 ) -> Generator[None]:
     """Write tokens, one for each unfinished prompt a turn; `ends(row, token)` takes each."""
-    chance = generators(seed, prompts)
+    rngs = generators(seed, prompts)
     before = [list(prompt) for prompt in prompts]
-    left = [room(model, prompt, most) for prompt in prompts]
+    left = [tokens_left(model, prompt, most) for prompt in prompts]
     active = [row for row in range(len(prompts)) if left[row]]
     if not active:
         return
     reader = read(model, [prompts[row] for row in active], max(left))
     logits = reader.begin()
     while True:
-        drawn = how.draw(logits, [before[row] for row in active], [chance[row] for row in active])
+        drawn = how.draw(logits, [before[row] for row in active], [rngs[row] for row in active])
         going: list[int] = []
         for place, (row, token) in enumerate(zip(active, drawn, strict=True)):
             before[row].append(token)
@@ -171,7 +171,7 @@ def _draw(
         if len(going) < len(active):
             reader.keep(going)
             active = [active[place] for place in going]
-        logits = reader.go_on([before[row][-1] for row in active])
+        logits = reader.step([before[row][-1] for row in active])
 
 
 class _Ending:
@@ -231,7 +231,7 @@ def _follow(
 ) -> Generated:
     ending = _Ending(model.tokens, stop)
     end = () if model.tokens is None else model.tokens.end
-    most = room(model, prompt, most)
+    most = tokens_left(model, prompt, most)
     for token in search(read(model, [prompt], most), how, most, end) if most else ():
         if ending.add(token):
             break
@@ -273,5 +273,5 @@ def _rows(
                 f"a prompt's tokens go from {min(row)} to {max(row)}, expected 0 to {last}"
             )
         rows.append(row)
-        room(model, row, max_tokens)
+        tokens_left(model, row, max_tokens)
     return rows

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from limelight.checks import check_number, check_positive, check_whole
 from limelight.fields import check_fields
-from limelight.rng import chance
+from limelight.rng import generator_for
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Sampling:
 
 
 def generators(seed: int | None, prompts: Sequence[Sequence[int]]) -> list[torch.Generator]:
-    """A stream of chance for each prompt: that of the seed, its tokens, and how often they came.
+    """A random generator for each prompt, from the seed, its tokens, and how often they came.
 
     So a prompt draws the same whatever stands beside it, and the same prompt twice draws twice.
     """
@@ -108,6 +108,6 @@ def generators(seed: int | None, prompts: Sequence[Sequence[int]]) -> list[torch
     came: Counter[tuple[int, ...]] = Counter()
     found: list[torch.Generator] = []
     for prompt in map(tuple, prompts):
-        found.append(chance(start, came[prompt], *prompt))
+        found.append(generator_for(start, came[prompt], *prompt))
         came[prompt] += 1
     return found

@@ -40,7 +40,10 @@ class Recipe(NamedTuple):
         """The shape that each part is stored in, for a tensor of ours of this `shape`."""
         rows, *rest = shape
         if len(self.parts) == 3:  # Q, K, V
-            counts = [heads * config.size for heads in (config.heads, config.groups, config.groups)]
+            counts = [
+                heads * config.head_size
+                for heads in (config.heads, config.kv_heads, config.kv_heads)
+            ]
         else:
             counts = [rows // len(self.parts)] * len(self.parts)
         shapes = [(count, *rest) for count in counts]

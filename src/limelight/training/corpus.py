@@ -7,15 +7,15 @@ from pathlib import Path
 
 from limelight.errors import OptionError
 from limelight.models.tokens import Tokens
-from limelight.training.data import Continuing, Task
+from limelight.training.data import LanguageModelTask, Task
 from limelight.training.distributed import Group
-from limelight.training.pairs import Translating
+from limelight.training.pairs import TranslationTask
 from limelight.training.settings import Settings
 from limelight.training.sources import Pair, find, read_pairs, read_text
 from limelight.training.vocabulary import make_tokens
 
 
-class Material:
+class Corpus:
     """The text of a run, split into what is learned from and what is held out."""
 
     def __init__(self, settings: Settings, beside: Path) -> None:
@@ -26,12 +26,12 @@ class Material:
         files = find(data.text or data.pairs, beside)
         if data.text:
             text = read_text(files)
-            self._text = Continuing.split(text, data.held_out)
+            self._text = LanguageModelTask.split(text, data.held_out)
             self.digest = _digest([text])
         else:
             read = read_pairs(files)
             pairs = [pair for pair in read if not set(data.skip) & set("".join(pair))]
-            self._pairs = Translating.split(pairs, data.held_out, settings.seed)
+            self._pairs = TranslationTask.split(pairs, data.held_out, settings.seed)
             self.digest = _digest([part for pair in pairs for part in pair])
         if not any(self._text) and not any(self._pairs):
             some = ", ".join(map(str, files[:3])) + (", …" if len(files) > 3 else "")
@@ -56,8 +56,8 @@ class Material:
         settings = self._settings
         context = settings.config(vocabulary=len(tokens)).context
         if settings.data.text:
-            return Continuing.of(tokens, *self._text, context)
-        return Translating(tokens, *self._pairs, min(settings.data.longest, context))
+            return LanguageModelTask.of(tokens, *self._text, context)
+        return TranslationTask(tokens, *self._pairs, min(settings.data.longest, context))
 
 
 def _digest(parts: list[str]) -> str:

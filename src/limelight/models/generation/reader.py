@@ -24,7 +24,7 @@ class Reader(Protocol):
         """Logits `b v` of the first token of each row."""
         ...
 
-    def go_on(self, tokens: Sequence[int]) -> Tensor:
+    def step(self, tokens: Sequence[int]) -> Tensor:
         """Logits `b v` after one more token a row."""
         ...
 
@@ -40,7 +40,7 @@ def read(model: Writer, prompts: list[list[int]], more: int) -> Reader:
     return _PromptReader(model, prompts, more)
 
 
-def room(model: Writer, prompt: Sequence[int], most: int) -> int:
+def tokens_left(model: Writer, prompt: Sequence[int], most: int) -> int:
     """How many tokens can be written to a prompt: `most`, or what learned positions leave."""
     config = model.config
     if config.positions != "learned":
@@ -78,7 +78,7 @@ class _PromptReader:
         return model.logits(hidden)
 
     @torch.inference_mode()
-    def go_on(self, tokens: Sequence[int]) -> Tensor:
+    def step(self, tokens: Sequence[int]) -> Tensor:
         new = torch.tensor(tokens, device=self._device)[:, None]
         return self._model.logits(self._model.hidden(new, cache=self._cache)[:, 0])
 
@@ -105,10 +105,10 @@ class _SourceReader:
         padded = [source + [0] * (longest - len(source)) for source in self._sources]
         source = torch.tensor(padded, device=self._device)
         self._memory = self._model.encode(source, lengths=self._lengths)
-        return self.go_on([self._begin] * len(padded))
+        return self.step([self._begin] * len(padded))
 
     @torch.inference_mode()
-    def go_on(self, tokens: Sequence[int]) -> Tensor:
+    def step(self, tokens: Sequence[int]) -> Tensor:
         new = torch.tensor(tokens, device=self._device)[:, None]
         hidden = self._model.decode(new, self._memory, cache=self._cache)
         return self._model.logits(hidden[:, 0])

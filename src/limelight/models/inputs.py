@@ -23,7 +23,7 @@ from limelight.ops.masks.constructors import causal, documents, padding, window
 from limelight.ops.masks.mask import Mask
 
 
-class Layout(NamedTuple):
+class Inputs(NamedTuple):
     """The tokens of a call, ready for the layers."""
 
     tokens: Tensor
@@ -37,19 +37,19 @@ class Layout(NamedTuple):
     """the lengths of packed texts"""
 
 
-def lay_out(
+def prepare_inputs(
     tokens: Tensor,
     lengths: Sequence[int] | Tensor | None,
     *,
     reach: Mask | None,
     cache: Cache | None = None,
-) -> Layout:
+) -> Inputs:
     """Check the tokens of a call and say where they stand; `reach` is what a text may see."""
     if tokens.dtype not in (torch.int64, torch.int32):
         raise DtypeError(f"tokens is {tokens.dtype}, expected whole numbers (int64 or int32)")
     counts = None if lengths is None else _counts(lengths)
     if tokens.ndim == 1:
-        return _lay_out_packed(tokens, counts, reach, cache)
+        return _prepare_packed(tokens, counts, reach, cache)
     if tokens.ndim != 2:
         raise ShapeError(
             f"tokens has shape {shape_text(tokens)}, expected (b, n), or (total) with lengths"
@@ -63,19 +63,19 @@ def lay_out(
     arange = torch.arange(n, device=tokens.device)[None]
     if cache is None:
         if counts is None or min(counts, default=n) == n:
-            return Layout(tokens, arange, n - 1, reach, None)
+            return Inputs(tokens, arange, n - 1, reach, None)
         filled = padding(counts)
-        return Layout(tokens, arange, n - 1, filled if reach is None else reach & filled, None)
+        return Inputs(tokens, arange, n - 1, filled if reach is None else reach & filled, None)
     return _continue(tokens, arange, reach, cache)
 
 
-def _continue(tokens: Tensor, arange: Tensor, reach: Mask | None, cache: Cache) -> Layout:
+def _continue(tokens: Tensor, arange: Tensor, reach: Mask | None, cache: Cache) -> Inputs:
     """Tokens that follow those of the cache."""
     b, n = tokens.shape
     # The columns shown to a single new token are just those it may see.
     mask = None if n == 1 else reach
     if cache.lengths is None:
-        return Layout(tokens, arange + cache.length, cache.length + n - 1, mask, None)
+        return Inputs(tokens, arange + cache.length, cache.length + n - 1, mask, None)
     if len(cache.lengths) != b:
         raise ShapeError(
             f"tokens has b = {b} rows (shape {shape_text(tokens)}), "
@@ -84,7 +84,7 @@ def _continue(tokens: Tensor, arange: Tensor, reach: Mask | None, cache: Cache) 
     starts = torch.tensor(cache.lengths, device=tokens.device)
     columns = cache.visible(n)
     filled = padding([min(length + n, columns) for length in cache.lengths], side="left")
-    return Layout(
+    return Inputs(
         tokens,
         starts[:, None] + arange,
         max(cache.lengths) + n - 1,
@@ -93,9 +93,9 @@ def _continue(tokens: Tensor, arange: Tensor, reach: Mask | None, cache: Cache) 
     )
 
 
-def _lay_out_packed(
+def _prepare_packed(
     tokens: Tensor, counts: tuple[int, ...] | None, reach: Mask | None, cache: Cache | None
-) -> Layout:
+) -> Inputs:
     total = tokens.shape[0]
     if counts is None:
         raise ShapeError("packed tokens (one axis) need lengths=, the tokens of each text")
@@ -113,7 +113,7 @@ def _lay_out_packed(
     starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     positions = torch.arange(total, device=tokens.device) - starts
     mask = reach if len(counts) == 1 else documents(counts, inside=reach)
-    return Layout(tokens[None], positions[None], max(counts, default=0) - 1, mask, counts)
+    return Inputs(tokens[None], positions[None], max(counts, default=0) - 1, mask, counts)
 
 
 def causal_reach(back: int | None) -> Mask:
