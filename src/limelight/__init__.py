@@ -45,13 +45,14 @@ if TYPE_CHECKING:
     from limelight.ops.lens.seen import Seen as Seen
     from limelight.ops.lens.spec import Lens as Lens
     from limelight.ops.linear_attention import attend_linear as attend_linear
-    from limelight.ops.masks.constructors import anchors as anchors
-    from limelight.ops.masks.constructors import blocks as blocks
-    from limelight.ops.masks.constructors import causal as causal
-    from limelight.ops.masks.constructors import dilated as dilated
-    from limelight.ops.masks.constructors import documents as documents
-    from limelight.ops.masks.constructors import padding as padding
-    from limelight.ops.masks.constructors import window as window
+    from limelight.ops.masks.anchors import anchors as anchors
+    from limelight.ops.masks.band import causal as causal
+    from limelight.ops.masks.band import window as window
+    from limelight.ops.masks.blocks import blocks as blocks
+    from limelight.ops.masks.dilated import dilated as dilated
+    from limelight.ops.masks.documents import documents as documents
+    from limelight.ops.masks.links import without as without
+    from limelight.ops.masks.padding import padding as padding
     from limelight.ops.packed import attend_packed as attend_packed
     from limelight.seeing.look import look as look
     from limelight.seeing.recording.recording import Link as Link
@@ -70,13 +71,14 @@ _HOME = {
     "Lens": "ops.lens.spec",
     "Seen": "ops.lens.seen",
     "alibi": "ops.bias",
-    "anchors": "ops.masks.constructors",
-    "blocks": "ops.masks.constructors",
-    "causal": "ops.masks.constructors",
-    "dilated": "ops.masks.constructors",
-    "documents": "ops.masks.constructors",
-    "padding": "ops.masks.constructors",
-    "window": "ops.masks.constructors",
+    "anchors": "ops.masks.anchors",
+    "blocks": "ops.masks.blocks",
+    "causal": "ops.masks.band",
+    "dilated": "ops.masks.dilated",
+    "documents": "ops.masks.documents",
+    "padding": "ops.masks.padding",
+    "window": "ops.masks.band",
+    "without": "ops.masks.links",
     "scaled_dot_product_attention": "ops.doors",
     "MultiheadAttention": "ops.doors",
     "Attention": "layers.attention",

@@ -11,7 +11,6 @@ from tests.seeing.hf_models import DECODERS
 import limelight as ll
 from limelight.insight.cutting import _by_layer, _mask
 from limelight.ops.calls import AttentionCall
-from limelight.ops.masks.parts import tensors_in
 
 TEXT = "The animal didn't cross the street because it was too tired."
 LINK = ll.Link(layer=3, head=1, query=10, key=2)
@@ -81,7 +80,7 @@ def test_what_is_made_for_a_long_text_grows_with_its_length_only() -> None:
     cuts = _by_layer([ll.Link(0, head, 4000, key) for head in range(4) for key in (3, 7)])
     mask = _mask(AttentionCall(x, x, x), cuts[0])
     assert mask is not None
-    assert sum(table.numel() for table in tensors_in(mask)) <= 4 + 5000 + 5000
+    assert sum(table.numel() for table in mask.tensors()) <= 4 + 5000 + 5000
 
 
 def test_a_key_that_is_all_a_query_has_leaves_nothing(decoder: ll.Decoder) -> None:

@@ -12,7 +12,8 @@ from limelight.layers.attention import Attention
 from limelight.layers.cache import KeyValues
 from limelight.layers.rotary import Rotary
 from limelight.ops.calls import AttentionCall, intercept
-from limelight.ops.masks.constructors import causal, padding, window
+from limelight.ops.masks.band import causal, window
+from limelight.ops.masks.padding import padding
 
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {},

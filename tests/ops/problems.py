@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import limelight as ll
-from limelight.ops.masks.mask import Mask
+from limelight.ops.masks.mask import Mask, as_mask
+
+INSIDE = [None, ll.causal(), ~ll.causal() | ll.window(2)]
 
 
 @dataclass
@@ -53,7 +55,17 @@ def leaf_masks(
 ) -> Mask | Tensor:
     rule = draw(
         st.sampled_from(
-            ["causal", "window", "dilated", "padding", "blocks", "anchors", "dense", "documents"]
+            [
+                "causal",
+                "window",
+                "dilated",
+                "padding",
+                "blocks",
+                "anchors",
+                "dense",
+                "documents",
+                "without",
+            ]
         )
     )
     match rule:
@@ -73,12 +85,15 @@ def leaf_masks(
             return ll.blocks(layout, size)
         case "anchors":
             return ll.anchors(draw(st.lists(st.integers(0, j - 1), max_size=3)) if j else [])
+        case "without":
+            links = torch.randint(1 << 20, (draw(st.integers(0, 40)), 2), generator=dice)
+            return ll.without(links % torch.tensor([i, j]) if i and j else [])
         case "documents":
             rows = split(draw, i)
             columns = torch.tensor(split(draw, j))
             columns = torch.nn.functional.pad(columns, (0, max(0, len(rows) - len(columns))))
             rows += [0] * (len(columns) - len(rows))
-            return ll.documents(rows, columns, inside=draw(st.sampled_from([None, ll.causal()])))
+            return ll.documents(rows, columns, inside=draw(st.sampled_from(INSIDE)))
         case _:
             shape = draw(st.sampled_from([(b, h, i, j), (1, 1, i, j), (b, 1, 1, j), (i, 1), (j,)]))
             return torch.rand(shape, generator=dice) < 0.6
@@ -91,6 +106,8 @@ def masks(
     leaves = draw(st.lists(leaf_masks(b, h, i, j, dice), max_size=3))
     if not leaves:
         return None
+    negated = [draw(st.integers(0, 4)) == 0 for _ in leaves]
+    leaves = [~as_mask(leaf) if no else leaf for leaf, no in zip(leaves, negated, strict=True)]
     mask = leaves[0]
     for leaf in leaves[1:]:
         mask = mask & leaf if draw(st.booleans()) else mask | leaf

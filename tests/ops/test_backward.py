@@ -20,7 +20,7 @@ import limelight as ll
 from limelight.errors import UnavailableError
 from limelight.ops import dropout
 from limelight.ops.backends import native, reference
-from limelight.ops.masks.mask import Place
+from limelight.ops.masks.region import Region
 from limelight.ops.problem import Problem, check_problem
 
 EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
@@ -102,7 +102,7 @@ def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
         bias = slope.sum_to_size(p.bias.shape)
     slopes = None
     if p.slopes is not None:
-        away = Place.whole(p.extent, slope.device).behind.abs()
+        away = Region.whole(p.extent, slope.device).behind.abs()
         slopes = (slope * away).sum((0, 2, 3))
     return Gradients(
         abs(p.scale) * slope @ key,

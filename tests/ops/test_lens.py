@@ -17,8 +17,8 @@ from limelight.ops.backends import reference
 from limelight.ops.lens import tiled as lens_tiled
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens, Statistics
-from limelight.ops.masks.mask import Extent, Mask, Place
-from limelight.ops.masks.parts import part_of
+from limelight.ops.masks.mask import Mask
+from limelight.ops.masks.region import Extent, Region
 from limelight.ops.problem import check_problem
 
 FULL = Lens(
@@ -244,10 +244,10 @@ def test_a_part_of_a_mask_is_the_part_of_its_dense_form(mask):
     extent = Extent(2, 4, 19, 23)
     whole = mask.dense(19, 23, b=2, h=4)
     rows = torch.tensor([18, 0, 7, 7, 4])
-    place = Place.at(extent, slice(1, 2), slice(2, 4), rows, torch.arange(6, 15))
-    part = mask.allowed(place).expand(1, 2, 5, 9)
+    region = Region.at(extent, slice(1, 2), slice(2, 4), rows, slice(6, 15), rows.device)
+    part = mask.allowed(region).expand(1, 2, 5, 9)
     assert torch.equal(part, whole[1:2, 2:4][:, :, rows, 6:15])
-    chosen = part_of(mask, heads=[3, 0], row=1).dense(19, 23, b=1, h=2)
+    chosen = mask.part(heads=[3, 0], row=1).dense(19, 23, b=1, h=2)
     assert torch.equal(chosen, whole[1:, [3, 0]])
 
 

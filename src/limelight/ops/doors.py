@@ -22,7 +22,7 @@ from limelight.errors import DtypeError, OptionError, ShapeError
 from limelight.ops.attend import attend, autocast, autocast_type
 from limelight.ops.calls import AttentionCall, intercepted, run, run_seen
 from limelight.ops.lens.spec import Lens
-from limelight.ops.masks.constructors import causal
+from limelight.ops.masks.band import causal
 from limelight.ops.masks.mask import Mask, as_mask
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from limelight.checks import check_rank
 from limelight.ops.attend import Implementation, attend
 from limelight.ops.bias import Alibi
-from limelight.ops.masks.constructors import documents
+from limelight.ops.masks.documents import documents
 from limelight.ops.masks.mask import Mask
 
 

@@ -23,8 +23,8 @@ from limelight.checks import (
 )
 from limelight.errors import DtypeError, ShapeError
 from limelight.ops.bias import Alibi
-from limelight.ops.masks.mask import Extent, Mask, as_mask
-from limelight.ops.masks.parts import tensors_in
+from limelight.ops.masks.mask import Mask, as_mask
+from limelight.ops.masks.region import Extent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +79,7 @@ def check_problem(
     if mask is not None:
         mask = as_mask(mask)
         mask.check(extent)
-        for tensor in tensors_in(mask):
+        for tensor in mask.tensors():
             check_same_device("mask", tensor, query, "query")
     slopes = None
     if isinstance(bias, Alibi):

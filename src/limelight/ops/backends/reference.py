@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limelight.ops import dropout
 from limelight.ops.kernels import eager
-from limelight.ops.masks.mask import Place
+from limelight.ops.masks.region import Region
 from limelight.ops.problem import Problem
 
 
@@ -97,5 +97,5 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def _whole(problem: Problem) -> Place:
-    return Place.whole(problem.extent, problem.query.device)
+def _whole(problem: Problem) -> Region:
+    return Region.whole(problem.extent, problem.query.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from limelight.ops.masks.rules import Band
+from limelight.ops.masks.band import Band
 from limelight.ops.problem import Problem
 
 _CAUSAL = Band(None, 0)

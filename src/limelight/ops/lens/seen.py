@@ -15,7 +15,7 @@ from limelight.ops.lens.sources import Call, Dense, Source
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
 from limelight.ops.lens.tensor_like import TensorLike
 from limelight.ops.lens.tiled import TILE, statistics_of_weights
-from limelight.ops.masks.mask import Extent
+from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
 
 LIMIT = 1 << 30

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from limelight.ops.backends.reference import normalise
 from limelight.ops.lens.tiled import TILE, scores_at
-from limelight.ops.masks.mask import Place
-from limelight.ops.masks.parts import part_of, part_of_table
+from limelight.ops.masks.region import Region, part_of_table
 from limelight.ops.problem import Problem
 
 
@@ -64,9 +63,10 @@ class Call:
 
     def _scores(self, rows: Tensor, columns: range) -> Tensor:
         b, h, _, _ = extent = self.problem.extent
-        keys = torch.arange(columns.start, columns.stop, device=rows.device)
-        place = Place.at(extent, slice(0, b), slice(0, h), rows, keys)
-        return scores_at(self.problem, place, columns)
+        keys = slice(columns.start, columns.stop)
+        whole = slice(0, b), slice(0, h)
+        region = Region.at(extent, *whole, rows, keys, rows.device)
+        return scores_at(self.problem, region)
 
     def _log_sum(self, rows: Tensor) -> Tensor:
         """The log-sum-exp over all keys, some keys at a time: `b h r`."""
@@ -95,7 +95,7 @@ class Call:
                 value=value,
                 slopes=slopes,
                 bias=None if bias is None else part_of_table(bias, heads=heads, row=row),
-                mask=None if mask is None else part_of(mask, heads=heads, row=row),
+                mask=None if mask is None else mask.part(heads=heads, row=row),
             )
         )
 

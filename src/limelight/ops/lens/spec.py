@@ -46,7 +46,7 @@ from torch import Tensor
 
 from limelight.checks import check_whole
 from limelight.errors import OptionError
-from limelight.ops.masks.mask import Extent
+from limelight.ops.masks.region import Extent
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from limelight.errors import OptionError
 from limelight.ops.backends.reference import mix, normalise, wide
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
-from limelight.ops.masks.mask import Extent, Place
+from limelight.ops.masks.region import Extent, Region
 from limelight.ops.problem import Problem
 
 TILE = 1 << 21
@@ -46,37 +46,34 @@ def statistics_of_weights(weights: Tensor, lens: Lens, value: Tensor | None = No
     extent = Extent(*weights.shape)
     if value is None and (lens.value_top or lens.value_map):
         raise OptionError(f"{lens} weighs by values, but no value was given")
-    place = next(_places(extent, 1, weights.numel(), weights.device))
+    region = next(_regions(extent, 1, weights.numel(), weights.device))
     scores = weights.log()
     lse = torch.logsumexp(scores, -1)
     norms = None if value is None else _head_norms(_norms(value), extent.h)
     sheet = _Sheet(lens.fit(extent), extent)
-    sheet.add(_Tile(place, scores, weights, lse, norms))
+    sheet.add(_Tile(region, scores, weights, lse, norms))
     return sheet.statistics()
 
 
-def scores_at(problem: Problem, place: Place, columns: range) -> Tensor:
-    """What softmax takes, at some queries and keys only: `b h r c`. See `reference.scores`.
-
-    `columns` are the keys of the place, which follow one another: a slice of them is no copy.
-    """
+def scores_at(problem: Problem, region: Region) -> Tensor:
+    """What softmax takes, at some queries and keys only: `b h r c`. See `reference.scores`."""
     group = problem.query.shape[1] // max(problem.key.shape[1], 1)
-    query = wide(problem.query[place.batches, place.heads][:, :, place.rows])
-    keys = problem.key[place.batches, _groups(place, group)]
-    keys = wide(keys[:, :, columns.start : columns.stop])
+    query = wide(problem.query[region.batches, region.heads][:, :, region.row_index])
+    keys = problem.key[region.batches, _groups(region, group)]
+    keys = wide(keys[:, :, region.key_index])
     b, h, r, d = query.shape
     # The heads of a group are stacked into one tall matrix, so that grouped keys are not copied.
     scores = query.reshape(b, keys.shape[1], group * r, d) @ keys.mT
-    scores = scores.view(b, h, r, len(columns)) * problem.scale
+    scores = scores.view(b, h, r, keys.shape[2]) * problem.scale
     if problem.softcap:
         scores = problem.softcap * torch.tanh(scores / problem.softcap)
     if problem.bias is not None:
-        scores = scores + place.cut(problem.bias).to(scores.dtype)
+        scores = scores + region.cut(problem.bias).to(scores.dtype)
     if problem.slopes is not None:
-        slopes = problem.slopes[place.heads].to(scores.dtype)
-        scores = scores - slopes[:, None, None] * place.behind.abs()
+        slopes = problem.slopes[region.heads].to(scores.dtype)
+        scores = scores - slopes[:, None, None] * region.behind.abs()
     if problem.mask is not None:
-        scores = scores.masked_fill(~problem.mask.allowed(place), float("-inf"))
+        scores = scores.masked_fill(~problem.mask.allowed(region), float("-inf"))
     return scores
 
 
@@ -88,21 +85,21 @@ def _sweep(
     norms = _norms(problem.value) if lens.value_top or lens.value_map else None
     sheet = _Sheet(lens, extent)
     with torch.no_grad():
-        for place in _places(extent, max(group, 1), TILE, problem.query.device):
-            scores = scores_at(problem, place, range(extent.j))
+        for region in _regions(extent, max(group, 1), TILE, problem.query.device):
+            scores = scores_at(problem, region)
             weights, lse = normalise(scores)
             if given is not None:
-                lse = given[place.batches, place.heads, place.rows]
+                lse = given[region.batches, region.heads, region.rows]
                 weights = torch.exp(scores - lse[..., None])
-            heads = _groups(place, group)
+            heads = _groups(region, group)
             if out is not None:
-                may = None if problem.mask is None else problem.mask.allowed(place)
-                mixed = mix(weights, wide(problem.value[place.batches, heads]), may)
-                out[place.batches, place.heads, place.rows] = mixed.to(out.dtype)
+                may = None if problem.mask is None else problem.mask.allowed(region)
+                mixed = mix(weights, wide(problem.value[region.batches, heads]), may)
+                out[region.batches, region.heads, region.rows] = mixed.to(out.dtype)
             own = None
             if norms is not None:
-                own = _head_norms(norms[place.batches, heads], weights.shape[1])
-            sheet.add(_Tile(place, scores, weights, lse, own))
+                own = _head_norms(norms[region.batches, heads], weights.shape[1])
+            sheet.add(_Tile(region, scores, weights, lse, own))
     return sheet.statistics()
 
 
@@ -110,7 +107,7 @@ def _sweep(
 class _Tile:
     """Whole rows: everything about some queries and all keys."""
 
-    place: Place
+    region: Region
     scores: Tensor
     weights: Tensor
     lse: Tensor
@@ -135,20 +132,20 @@ class _Sheet:
         self.value_map = None if lens.value_map is None else _Pool(lens.value_map, extent)
 
     def add(self, tile: _Tile) -> None:
-        place = tile.place
+        region = tile.region
         for name, part in _row_statistics(tile, self.lens).items():
             if name not in self.rows:
                 self.rows[name] = part.new_empty(*self.extent[:3], *part.shape[3:])
-            self.rows[name][place.batches, place.heads, place.rows] = part
+            self.rows[name][region.batches, region.heads, region.rows] = part
         if self.lens.received:
             if self.received is None:
                 b, h, _, j = self.extent
                 self.received = tile.weights.new_zeros(b, h, j)
-            self.received[place.batches, place.heads] += tile.weights.sum(-2)
+            self.received[region.batches, region.heads] += tile.weights.sum(-2)
         if self.map is not None:
-            self.map.add(place, tile.weights)
+            self.map.add(region, tile.weights)
         if self.value_map is not None:
-            self.value_map.add(place, tile.carried)
+            self.value_map.add(region, tile.carried)
 
     def statistics(self) -> Statistics:
         rows, lens = self.rows, self.lens
@@ -179,7 +176,7 @@ def _row_statistics(tile: _Tile, lens: Lens) -> dict[str, Tensor]:
         surprise = tile.lse[..., None] - scores
         found["entropy"] = torch.where(weights > 0, weights * surprise, 0.0).sum(-1)
     if lens.distance or lens.band is not None:
-        away = tile.place.behind.abs()
+        away = tile.region.behind.abs()
         if lens.distance:
             found["distance"] = (weights * away).sum(-1)
         if lens.band is not None:
@@ -192,7 +189,7 @@ def _row_statistics(tile: _Tile, lens: Lens) -> dict[str, Tensor]:
 
 
 def _strongest(weights: Tensor, k: int) -> Links:
-    """The k greatest of each row; a place without weight is no link."""
+    """The k greatest of each row; a region without weight is no link."""
     best, indices = weights.topk(min(k, weights.shape[-1]), dim=-1)
     missing = (0, k - best.shape[-1])
     indices = torch.nn.functional.pad(indices.masked_fill(best == 0, -1), missing, value=-1)
@@ -207,7 +204,7 @@ class _Pool:
         self.sum: Tensor | None = None
         self.max: Tensor | None = None
 
-    def add(self, place: Place, weights: Tensor) -> None:
+    def add(self, region: Region, weights: Tensor) -> None:
         if self.sum is None or self.max is None:
             self.sum = weights.new_zeros(*self.extent[:2], *self.cells)
             self.max = torch.zeros_like(self.sum)
@@ -215,10 +212,10 @@ class _Pool:
             return
         gather, inside = _cell_members(self.extent.j, self.cells[1], weights.device)
         members = weights[..., gather]
-        cell = place.rows * self.cells[0] // max(self.extent.i, 1)
-        run = self.sum[place.batches, place.heads]
+        cell = region.rows * self.cells[0] // max(self.extent.i, 1)
+        run = self.sum[region.batches, region.heads]
         run.index_add_(-2, cell, (members * inside).sum(-1))
-        peak = self.max[place.batches, place.heads]
+        peak = self.max[region.batches, region.heads]
         # A cell's spare places repeat its last member, which leaves the maximum as it is.
         highest = members.amax(-1)
         peak.scatter_reduce_(2, cell[:, None].expand_as(highest), highest, "amax")
@@ -248,18 +245,16 @@ def _cell_members(size: int, cells: int, device: torch.device) -> tuple[Tensor, 
     return members.minimum(starts[1:, None] - 1), members < starts[1:, None]
 
 
-def _places(extent: Extent, group: int, budget: int, device: torch.device) -> Iterator[Place]:
+def _regions(extent: Extent, group: int, budget: int, device: torch.device) -> Iterator[Region]:
     """Tiles of whole rows that cover all, each of about `budget` weights; at least one."""
     b, h, i, j = extent
-    keys = torch.arange(j, device=device)
     rows = _share(budget, group * j, i)
     groups = _share(budget, group * j * rows, h // group)
     batches = _share(budget, group * j * rows * groups, b)
     for batch in _runs(b, batches):
         for heads in _runs(h, groups * group):
             for run in _runs(i, rows):
-                chosen = torch.arange(run.start, run.stop, device=device)
-                yield Place.at(extent, batch, heads, chosen, keys)
+                yield Region.at(extent, batch, heads, run, slice(0, j), device)
 
 
 def _share(budget: int, each: int, most: int) -> int:
@@ -271,9 +266,9 @@ def _runs(total: int, size: int) -> Iterator[slice]:
         yield slice(start, min(start + size, total))
 
 
-def _groups(place: Place, group: int) -> slice:
+def _groups(region: Region, group: int) -> slice:
     """The key/value heads that serve a run of query heads, which holds whole groups."""
-    return slice(place.heads.start // max(group, 1), place.heads.stop // max(group, 1))
+    return slice(region.heads.start // max(group, 1), region.heads.stop // max(group, 1))
 
 
 def _norms(value: Tensor) -> Tensor:

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
+
+from limelight.checks import shape_text
 
 LARGEST = 32
 FULL, PART, EMPTY = "■", "▒", "·"
+LISTED = 16
+"""A bool tensor of more elements is not written out."""
 
 
-def draw(allowed: Tensor, title: str) -> str:
-    """The bool matrix `i j` as rows of marks; beyond 32 a mark stands for a pooled block."""
-    rows, columns = allowed.shape
+def draw(strip: Callable[[slice], Tensor], rows: int, columns: int, title: str) -> str:
+    """A bool matrix `i j` as rows of marks; beyond 32 a mark stands for a pooled block.
+
+    Args:
+        strip: gives some rows of the matrix: no more of it is ever held.
+        rows: i.
+        columns: j.
+        title: what the matrix is.
+    """
     lines = [f"{title}: {rows} queries (down) x {columns} keys (across)"]
-    if rows and columns:
-        share = allowed.double()[None]
-        if rows > LARGEST or columns > LARGEST:
-            share = adaptive_avg_pool2d(share, (min(rows, LARGEST), min(columns, LARGEST)))
-            lines[0] += f", {PART} = partly allowed"
-        for row in share[0].tolist():
-            lines.append(" ".join(FULL if x == 1 else EMPTY if x == 0 else PART for x in row))
+    if rows > LARGEST or columns > LARGEST:
+        lines[0] += f", {PART} = partly allowed"
+    if not rows or not columns:
+        return lines[0]
+    edges, key_edges = _edges(rows), _edges(columns)
+    sizes = torch.tensor(key_edges).diff()
+    step = max(1, (1 << 22) // columns)
+    for first, last in pairwise(edges):
+        total = torch.zeros(len(sizes), dtype=torch.int64)
+        for start in range(first, last, step):
+            counted = strip(slice(start, min(start + step, last))).sum(0)
+            total += torch.stack([part.sum() for part in counted.split(sizes.tolist())])
+        whole = sizes * (last - first)
+        marks = zip(total.tolist(), whole.tolist(), strict=True)
+        lines.append(" ".join(FULL if n == of else PART if n else EMPTY for n, of in marks))
     return "\n".join(lines)
+
+
+def _edges(size: int) -> list[int]:
+    """Where the cells of a drawing begin, and where the last one ends."""
+    cells = min(size, LARGEST)
+    return [size * cell // cells for cell in range(cells + 1)]
+
+
+def table_text(table: Tensor) -> str:
+    """A small bool tensor as the expression that makes it, a larger one by its shape."""
+    if 0 < table.numel() <= LISTED:
+        return f"torch.tensor({table.tolist()})"
+    return f"bool tensor {shape_text(table)}"

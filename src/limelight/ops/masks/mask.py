@@ -1,27 +1,34 @@
-"""What a mask is: a value that says its rule at any place, and tells the kernel of it.
+"""What a mask is: a rule that says, for any region, which keys the queries there may see.
 
-The rules themselves are in `mask_rules`; here is what all of them share, the bool tensor as a mask,
-and what `&` and `|` make of two.
+A mask says its rule, not its n² answers, so the kernel can skip whole tiles. True = may attend.
+Masks combine: `a & b` allows what both allow, `a | b` what either does, `~a` what `a` forbids; a
+bool tensor may stand on either side.
+
+The position of query i among the keys is `i + (J - I)`: the last query sits on the last key, so a
+prompt in one piece, in chunks, or token by token gives the same rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+import html
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from limelight.checks import shape_text
-from limelight.errors import DtypeError, OptionError, ShapeError
+from limelight.errors import DtypeError, OptionError
 from limelight.ops.masks.drawing import draw
+from limelight.ops.masks.region import Extent, Region
 
-LISTED = 16
-"""A bool tensor of more elements is not written out."""
+DRAWN = 8
+"""Queries and keys of the drawing of a mask that fits any number of them."""
+DEPTH = 128
+"""How deep masks may nest: rules are asked by recursion, here and in the kernel."""
 
 
 class Code:
-    """What the kernel calls each rule (csrc/mask_node.h has the same numbers)."""
+    """What the kernel calls each rule (its own table in csrc has the same numbers)."""
 
     BAND, STRIDE, SPAN, ANCHORS, BLOCKS, DENSE, DOCUMENTS, AND, OR, NOT, LINKS = range(1, 12)
 
@@ -33,96 +40,72 @@ class Lowered(NamedTuple):
     tables: tuple[Tensor, ...]
 
 
-class Extent(NamedTuple):
-    """The sizes a mask is asked for: batch, query heads, queries, keys."""
-
-    b: int
-    h: int
-    i: int
-    j: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """Which part of `b h i j` is meant: runs of batch rows and heads, any queries and keys.
-
-    A query and a key say all that a rule needs to know of them, so that each may belong to a
-    document of its own size.
-    """
-
-    batches: slice
-    heads: slice
-    rows: Tensor
-    """r, int64: the queries' numbers, i"""
-    positions: Tensor
-    """r: where the queries stand among the keys, p_i = i + J − I"""
-    keys: Tensor
-    """c, int64: the keys' numbers, j"""
-    following: Tensor
-    """c: how many keys come after each, J − 1 − j"""
-
-    @classmethod
-    def at(cls, extent: Extent, batches: slice, heads: slice, rows: Tensor, keys: Tensor) -> Place:
-        """These queries and keys of a call of this extent."""
-        positions, following = rows + (extent.j - extent.i), extent.j - 1 - keys
-        return cls(batches, heads, rows, positions, keys, following)
-
-    @classmethod
-    def whole(cls, extent: Extent, device: torch.device) -> Place:
-        """All of `b h i j`."""
-        rows, keys = (torch.arange(size, device=device) for size in (extent.i, extent.j))
-        return cls.at(extent, slice(0, extent.b), slice(0, extent.h), rows, keys)
-
-    @property
-    def behind(self) -> Tensor:
-        """How far each key lies behind its query, p_i − j: `r c`."""
-        return self.positions[:, None] - self.keys
-
-    def cut(self, table: Tensor) -> Tensor:
-        """The part of a tensor that broadcasts to `b h i j`; axes of size 1 stay so."""
-        table = table[(None,) * (4 - table.ndim)]
-        for axis, chosen in enumerate((self.batches, self.heads, self.rows, self.keys)):
-            if table.shape[axis] != 1:
-                table = table[(slice(None),) * axis + (chosen,)]
-        return table
-
-
-USUAL = 8
-"""Queries and keys of the drawing of a mask that fits any number of them."""
-
-
 class Mask:
     """A rule for which keys each query may see. Make one with `causal()`, `window(...)`, ..."""
 
+    kind: ClassVar[str]
+    """what files call the rule"""
+    depth: int = 1
+    """how many masks stand inside one another"""
+    kinds: ClassVar[dict[str, type[Mask]]] = {}
+    """all rules, by kind"""
+
+    def __init_subclass__(cls, *, kind: str | None = None) -> None:
+        if kind is not None:
+            cls.kind = kind
+            Mask.kinds[kind] = cls
+
+    # --- algebra ----------------------------------------------------------------------------------
+
     def __and__(self, other: Mask | Tensor) -> Mask:
-        return Both(self, as_mask(other))
+        from limelight.ops.masks.combine import And
+
+        return And.of(self, as_mask(other))
 
     def __rand__(self, other: Tensor) -> Mask:
-        return Both(as_mask(other), self)
+        return as_mask(other) & self
 
     def __or__(self, other: Mask | Tensor) -> Mask:
-        return Either(self, as_mask(other))
+        from limelight.ops.masks.combine import Or
+
+        return Or.of(self, as_mask(other))
 
     def __ror__(self, other: Tensor) -> Mask:
-        return Either(as_mask(other), self)
+        return as_mask(other) | self
 
-    def __invert__(self) -> NoReturn:
-        # The opposite of a rule is in general no rule, and its table of n² places would be made in
-        # silence, for one extent only: as `inside` of documents it would be wrong.
-        raise OptionError(
-            f"{self.name()} has no opposite as a mask value: combine masks of what may be seen "
-            "with & and |, or take ~mask.dense(i, j), a bool tensor, which may stand for a mask"
-        )
+    def __invert__(self) -> Mask:
+        from limelight.ops.masks.combine import Not
+
+        return Not(self)
+
+    # --- what a rule answers ----------------------------------------------------------------------
 
     def check(self, extent: Extent) -> None:
         """Raise a LimelightError unless the mask fits a call of this extent."""
 
-    def allowed(self, place: Place) -> Tensor:
-        """Which keys at `place` the queries there may see: a bool tensor, broadcasts to `b h r c`.
+    def allowed(self, region: Region) -> Tensor:
+        """Which keys of the region its queries may see: a bool tensor, broadcasts to `b h r c`.
 
         Nothing is read back from tensors, so that torch.compile can trace it.
         """
         raise NotImplementedError
+
+    def part(self, *, heads: list[int] | None = None, row: int | None = None) -> Mask:
+        """The mask for these heads and this row of the batch (all unless given).
+
+        >>> import limelight as ll
+        >>> ll.padding([3, 1]).part(row=1).name()
+        'padding([1])'
+        """
+        del heads, row
+        return self
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The tensors that a call's own must live with.
+
+        What comes from lists lives on the CPU and goes where it is needed: that is not among them.
+        """
+        return iter(())
 
     def program(self) -> tuple[int, ...] | None:
         """The rule for the kernel, if it is the same for every call and reads no table."""
@@ -134,9 +117,30 @@ class Mask:
         assert program is not None  # a rule that reads tables lowers itself
         return Lowered(program, ())
 
+    def to_json(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        """The rule as JSON; the tensors it holds go among `tensors`, under `name`."""
+        return {"kind": self.kind, **self._fields(name, tensors)}
+
+    def _fields(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @classmethod
+    def from_stored(cls, stored: Stored) -> Mask:
+        """The rule that `to_json` described."""
+        raise NotImplementedError
+
     def natural_extent(self) -> Extent | None:
         """The extent that the mask itself implies, or None if it fits any that is drawn."""
         return None
+
+    def name(self) -> str:
+        """The expression that makes this mask, for messages and drawings.
+
+        Only a large bool tensor is named by its shape instead.
+        """
+        raise NotImplementedError
+
+    # --- what all rules share ---------------------------------------------------------------------
 
     def dense(
         self,
@@ -157,113 +161,37 @@ class Mask:
         """
         extent = Extent(b, h, i, i if j is None else j)
         self.check(extent)
-        return self.allowed(Place.whole(extent, torch.device(device))).expand(extent)
+        return self.allowed(Region.whole(extent, torch.device(device))).expand(extent)
 
     def draw(self, i: int | None = None, j: int | None = None) -> str:
         """The mask of the first batch row and head as text, pooled when it is large."""
-        natural = self.natural_extent() or Extent(1, 1, USUAL, USUAL)
+        natural = self.natural_extent() or Extent(1, 1, DRAWN, DRAWN)
         rows = natural.i if i is None else i
         columns = (natural.j if i is None else rows) if j is None else j
-        return draw(self.dense(rows, columns, b=natural.b, h=natural.h)[0, 0], self.name())
+        extent = Extent(natural.b, natural.h, rows, columns)
+        self.check(extent)
+        one, every = slice(0, 1), slice(0, columns)
 
-    def name(self) -> str:
-        """The expression that makes this mask, for messages and drawings.
+        def strip(run: slice) -> Tensor:
+            region = Region.at(extent, one, one, run, every, torch.device("cpu"))
+            return (
+                self.allowed(region)
+                .expand(1, 1, -1, columns)[0, 0]
+                .expand(run.stop - run.start, columns)
+            )
 
-        Only a large bool tensor is told by its shape instead.
-        """
-        raise NotImplementedError
+        return draw(strip, rows, columns, self.name())
 
     def __str__(self) -> str:
         return self.draw()
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """How IPython shows a mask: drawn, as under `print`."""
+        printer.text(self.name() if cycle else self.draw())
 
-@dataclass(frozen=True, eq=False)
-class Dense(Mask):
-    """A bool tensor that broadcasts to `b h i j`."""
-
-    tensor: Tensor
-
-    def check(self, extent: Extent) -> None:
-        try:
-            fits = torch.broadcast_shapes(self.tensor.shape, extent) == tuple(extent)
-        except RuntimeError:
-            fits = False
-        if not fits:
-            raise ShapeError(
-                f"mask has shape {shape_text(self.tensor)}, "
-                f"expected one that broadcasts to (b, h, i, j) = {tuple(extent)}"
-            )
-
-    def allowed(self, place: Place) -> Tensor:
-        return place.cut(self.tensor.to(place.rows.device))
-
-    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
-        return Lowered((Code.DENSE, first_table), (self.tensor.to(device).expand(extent),))
-
-    def natural_extent(self) -> Extent | None:
-        return Extent(*(1,) * (4 - self.tensor.ndim), *self.tensor.shape)
-
-    def name(self) -> str:
-        return table_text(self.tensor)
-
-
-@dataclass(frozen=True)
-class _Pair(Mask):
-    first: Mask
-    second: Mask
-    sign = "?"
-    code = 0
-
-    def check(self, extent: Extent) -> None:
-        self.first.check(extent)
-        self.second.check(extent)
-
-    def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
-        one = self.first.lower(extent, device, first_table)
-        two = self.second.lower(extent, device, first_table + len(one.tables))
-        return Lowered((self.code, *one.program, *two.program), one.tables + two.tables)
-
-    def program(self) -> tuple[int, ...] | None:
-        one, two = self.first.program(), self.second.program()
-        return None if one is None or two is None else (self.code, *one, *two)
-
-    def natural_extent(self) -> Extent | None:
-        one, two = self.first.natural_extent(), self.second.natural_extent()
-        if one is None or two is None:
-            return one or two
-        return Extent(*(max(sizes) for sizes in zip(one, two, strict=True)))
-
-    def name(self) -> str:
-        return f"({self.first.name()} {self.sign} {self.second.name()})"
-
-
-@dataclass(frozen=True)
-class Both(_Pair):
-    """What both masks allow."""
-
-    sign = "&"
-    code = Code.AND
-
-    def allowed(self, place: Place) -> Tensor:
-        return self.first.allowed(place) & self.second.allowed(place)
-
-
-@dataclass(frozen=True)
-class Either(_Pair):
-    """What at least one of the masks allows."""
-
-    sign = "|"
-    code = Code.OR
-
-    def allowed(self, place: Place) -> Tensor:
-        return self.first.allowed(place) | self.second.allowed(place)
-
-
-def table_text(table: Tensor) -> str:
-    """A small bool tensor as the expression that makes it, a larger one by its shape."""
-    if 0 < table.numel() <= LISTED:
-        return f"torch.tensor({table.tolist()})"
-    return f"bool tensor {shape_text(table)}"
+    def _repr_html_(self) -> str:
+        """How a notebook shows a mask: drawn, as under `print`."""
+        return f'<pre style="line-height: 1.1">{html.escape(self.draw())}</pre>'
 
 
 def as_mask(value: Mask | Tensor) -> Mask:
@@ -274,11 +202,68 @@ def as_mask(value: Mask | Tensor) -> Mask:
         raise DtypeError(
             f"mask must be a mask value or a bool tensor, found {type(value).__name__}"
         )
-    if value.dtype != torch.bool:
-        raise DtypeError(
-            f"mask is {value.dtype}, expected bool (True = may attend); "
-            "numbers to add to the scores go into bias="
-        )
-    if value.ndim > 4:
-        raise ShapeError(f"mask has shape {shape_text(value)}, expected at most 4 axes (b h i j)")
-    return Dense(value)
+    from limelight.ops.masks.dense import of_tensor
+
+    return of_tensor(value)
+
+
+class Stored:
+    """A rule as a file holds it: its fields, and the file's tensors."""
+
+    def __init__(self, fields: object, tensors: dict[str, Tensor]) -> None:
+        if not isinstance(fields, dict):
+            raise OptionError(f"a stored mask must be a map, found {type(fields).__name__}")
+        self.fields: dict[str, Any] = fields  # pyright: ignore[reportUnknownMemberType]
+        self.tensors = tensors
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.fields:
+            raise OptionError(f"a stored mask of kind {self.fields.get('kind')!r} lacks {name!r}")
+        return self.fields[name]
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor that a field names."""
+        tensor = self.tensors.get(str(self[name]))
+        if tensor is None:
+            raise OptionError(f"a stored mask names the tensor {self[name]!r}, which is not there")
+        return tensor
+
+    def mask(self, name: str) -> Mask:
+        """The mask in a field."""
+        return mask_from_json(self[name], self.tensors)
+
+    def masks(self, name: str) -> list[Mask]:
+        """The masks in a field that lists some."""
+        if not isinstance(self[name], list) or not self[name]:
+            raise OptionError(f"{name} of a stored mask must list masks, found {self[name]!r}")
+        return [mask_from_json(member, self.tensors) for member in self[name]]
+
+
+def mask_from_json(fields: object, tensors: dict[str, Tensor]) -> Mask:
+    """The mask that `Mask.to_json` described, or an OptionError that says what is wrong with it.
+
+    >>> import limelight as ll
+    >>> mask_from_json((ll.causal() & ~ll.window(2)).to_json("mask", {}), {}).name()
+    '(causal() & ~window(2, 0))'
+    """
+    stored = Stored(fields, tensors)
+    rule = Mask.kinds.get(stored["kind"]) if isinstance(stored["kind"], str) else None
+    if rule is None:
+        known = ", ".join(sorted(Mask.kinds))
+        raise OptionError(f"a stored mask is of kind {stored['kind']!r}, expected one of {known}")
+    try:
+        return rule.from_stored(stored)
+    except RecursionError:
+        raise OptionError(f"a stored mask nests deeper than {DEPTH} levels") from None
+
+
+def check_depth(*inner: Mask) -> int:
+    """The depth of a mask around these, or an OptionError where that is too deep.
+
+    Many are held by a tree of little depth.
+    """
+    tree = max(len(inner) - 1, 1).bit_length()
+    depth = tree + max((mask.depth for mask in inner), default=0)
+    if depth > DEPTH:
+        raise OptionError(f"masks may nest at most {DEPTH} levels deep, found {depth}")
+    return depth

@@ -22,10 +22,10 @@ from limelight.files import writing
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Call, Dense, Source
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
-from limelight.ops.masks.mask import Extent
+from limelight.ops.masks.mask import mask_from_json
+from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
 from limelight.seeing.recording.recording import Recording
-from limelight.seeing.recording.stored_masks import get_mask, put_mask
 from limelight.seeing.recording.tokens import Token
 from limelight.seeing.steps.flow import UNKNOWN, Flow, Formulas
 
@@ -228,7 +228,7 @@ def _put_source(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str
         "kind": "call",
         "scale": problem.scale,
         "softcap": problem.softcap,
-        "mask": None if mask is None else put_mask(f"{prefix}.mask", mask, tensors),
+        "mask": None if mask is None else mask.to_json(f"{prefix}.mask", tensors),
     }
 
 
@@ -266,7 +266,7 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         query=tensors[f"{prefix}.query"],
         key=tensors[f"{prefix}.key"],
         value=tensors[f"{prefix}.value"],
-        mask=None if mask is None else get_mask(mask, tensors),
+        mask=None if mask is None else mask_from_json(mask, tensors),
         bias=tensors.get(f"{prefix}.bias"),
         slopes=tensors.get(f"{prefix}.slopes"),
         scale=float(stored["scale"]),

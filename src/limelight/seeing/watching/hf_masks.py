@@ -17,8 +17,12 @@ from torch import Tensor
 
 from limelight.errors import UnavailableError
 from limelight.ops.lens.tensor_like import OPERATORS
-from limelight.ops.masks.mask import Both, Dense, Either, Mask
-from limelight.ops.masks.rules import Band, Documents, Padding
+from limelight.ops.masks.band import Band
+from limelight.ops.masks.combine import And, Or
+from limelight.ops.masks.dense import Dense
+from limelight.ops.masks.documents import Documents
+from limelight.ops.masks.mask import Mask
+from limelight.ops.masks.padding import Padding
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,11 +240,11 @@ def _both(one: Mask | None, two: Mask | None) -> Mask | None:
         return one or two
     if isinstance(one, Band) and isinstance(two, Band) and one.diagonal == two.diagonal:
         return Band(_less(one.left, two.left), _less(one.right, two.right), one.diagonal)
-    return Both(one, two)
+    return And.of(one, two)
 
 
 def _either(one: Mask | None, two: Mask | None) -> Mask | None:
-    return None if one is None or two is None else Either(one, two)
+    return None if one is None or two is None else Or.of(one, two)
 
 
 def _less(one: int | None, two: int | None) -> int | None:

@@ -21,7 +21,7 @@ from limelight.ops.backends import reference
 from limelight.ops.calls import AttentionCall, run_seen
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
-from limelight.ops.masks.constructors import causal
+from limelight.ops.masks.band import causal
 from limelight.ops.masks.mask import Mask
 from limelight.ops.problem import Problem, check_problem
 from limelight.seeing.watching.hf_masks import LazyMask, lazy_mask
