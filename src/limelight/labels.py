@@ -27,6 +27,8 @@ def visible(text: str, limit: int = 200) -> str:
 
 
 def _visible_character(character: str) -> str:
+    if character == "\n":
+        return "↵"
     code = ord(character)
     if code < 0x20:
         return chr(0x2400 + code)

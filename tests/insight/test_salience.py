@@ -8,12 +8,29 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.insight.salience import most_telling, opening, telling
+from limelight.insight.salience import (
+    background,
+    head_links,
+    opening,
+    pooled,
+    salience,
+    salient,
+    salient_links,
+    strongest,
+    summary,
+)
+from limelight.ops.lens.sources import Call
+from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Recording
 
 
+@pytest.fixture(scope="module")
+def sentence() -> Recording:
+    return ll.look("The animal didn't cross the street because it was too tired.")
+
+
 def test_the_known_sentence_opens_at_it_and_animal(sentence: Recording) -> None:
-    link = most_telling(sentence)
+    link = salient(sentence)
     assert link is not None
     assert (link.layer, link.head) == (3, 1)
     assert sentence.queries[link.query].text == "it"
@@ -30,39 +47,143 @@ def test_the_known_sentence_opens_at_it_and_animal(sentence: Recording) -> None:
 )
 def test_the_rule_is_not_made_for_one_sentence(text: str, asks: str, answers: str) -> None:
     recording = ll.look(text)
-    link = most_telling(recording)
+    link = salient(recording)
     assert link is not None
     assert recording.queries[link.query].text == asks
     assert recording.tokens[link.key].text == answers
 
 
-def test_it_is_the_greatest_by_the_rule_over_all_links(sentence: Recording) -> None:
-    best = 0.0
-    apart = sentence.sinks | {j for j, t in enumerate(sentence.tokens) if t.separates}
-    for layer in sentence.layer_numbers:
-        for head in sentence.head_numbers:
-            weights = sentence.weights(layer, head)
-            average = weights.mean(0).tolist()
-            for i, row in enumerate(weights.tolist()):
-                asker = sentence.queries[i]
-                for j, weight in enumerate(row):
-                    if asker.special or asker.separates or j in apart:
-                        continue
-                    words = abs(asker.word - sentence.tokens[j].word)
-                    best = max(best, (weight - average[j]) * math.log2(max(words, 1)))
-    link = most_telling(sentence)
+def worth(recording: Recording, layer: int, head: int) -> list[tuple[float, int, int]]:
+    """Every link of a head by the rule, from dense weights and plain loops."""
+    weights = recording.weights(layer, head).double()
+    size, hidden = len(recording.tokens), background(recording)
+    causal = bool((weights[0, 1:] == 0).all())
+    listed = torch.zeros_like(weights)
+    top = weights.topk(min(8, size))
+    listed.scatter_(1, top.indices, top.values)
+    offsets = {d: float(listed.diagonal(-d).sum()) for d in range(1 - size, size)}
+    found = []
+    for i, asker in enumerate(recording.queries):
+        for j, answer in enumerate(recording.tokens):
+            words = min(abs(asker.word - answer.word), 64)
+            if asker.special or asker.separates or j in hidden or words < 2:
+                continue
+            weight, seeing = float(weights[i, j]), size - j if causal else size
+            key = (float(weights[:, j].sum()) - weight) / (seeing + 1)
+            own = max(0.0, offsets[i - j] - weight)
+            near = max(own, offsets.get(i - j - 1, 0.0), offsets.get(i - j + 1, 0.0))
+            offset = near / (size - abs(i - j) + 1)
+            found.append(((weight - max(key, offset)) * math.log2(words), i, j))
+    return sorted(found, reverse=True)
+
+
+def random_recording(heads: int = 2, size: int = 60, **options: object) -> Recording:
+    torch.manual_seed(1)
+    q, k, v = torch.randn(3, 1, heads, size, 8) * 1.5
+    _, seen = ll.attend(q, k, v, lens=LENS, **options)
+    words = ["," if place % 7 == 3 else f"w{place}" for place in range(size)]
+    made = Recording.of_weights([torch.eye(size)[None]], words)
+    return Recording(made.text, made.tokens, (seen,))
+
+
+@pytest.mark.parametrize("mask", [None, ll.causal()], ids=["all", "causal"])
+def test_it_is_the_greatest_by_the_rule_over_all_links(
+    sentence: Recording, mask: ll.Mask | None
+) -> None:
+    for recording in (sentence, random_recording(mask=mask)):
+        best, layer, head, (query, key) = max(
+            (value, layer, head, (i, j))
+            for layer in recording.layer_numbers
+            for head in recording.head_numbers
+            for value, i, j in worth(recording, layer, head)[:1]
+        )
+        link = salient(recording)
+        assert link is not None
+        assert link[:4] == (layer, head, query, key)
+        assert salience(recording, link) == pytest.approx(best, rel=1e-3)
+
+
+def test_links_that_the_lens_did_not_note_are_found_all_the_same() -> None:
+    """Where punctuation takes all eight noted links of every query."""
+    torch.manual_seed(2)
+    size = 40
+    weights = torch.rand(1, 1, size, size) * 0.1
+    stops = [place for place in range(size) if place % 4 == 0]
+    weights[..., stops] += 1.0
+    weights = weights / weights.sum(-1, keepdim=True)
+    words = ["." if place in stops else f"w{place}" for place in range(size)]
+    recording = Recording.of_weights([weights[0]], words, lens=LENS)
+    assert set(recording.seen(0).top.indices.unique().tolist()) <= set(stops)
+    plain = weights[0, 0].clone()
+    plain[:, stops] = 0.0
+    plain[stops] = 0.0
+    near = torch.arange(size)
+    plain[(near[:, None] - near).abs() < 2] = 0.0
+    best = plain.flatten().topk(5)
+    links = strongest(recording, 5).links
+    assert [link.query * size + link.key for link in links] == best.indices.tolist()
+    assert float(head_links(recording).weight) == pytest.approx(float(best.values[0]))
+
+
+def test_links_are_by_the_weights_exact_and_few_from_one_head(sentence: Recording) -> None:
+    links = salient_links(sentence, 20)
+    heads = [(link.layer, link.head) for link in links]
+    assert max(map(heads.count, heads)) <= 2
+    assert len({(link.query, link.key) for link in links}) == 20
+    for link in links:
+        exact = float(sentence.weights(link.layer, link.head)[link.query, link.key])
+        assert link.weight == pytest.approx(exact, abs=1e-5)
+
+
+def test_a_head_that_always_looks_as_far_back_does_not_open_a_view() -> None:
+    size = 80
+    offset = torch.zeros(1, size, size)
+    offset[0, torch.arange(size), (torch.arange(size) - 9).clamp_min(0)] = 1.0
+    sense = torch.full((1, size, size), 1 / size)
+    sense[0, 50] = 0.4 / (size - 1)
+    sense[0, 50, 20] = 0.6
+    words = [f"w{place}" for place in range(size)]
+    link = salient(Recording.of_weights([torch.cat([offset, sense])], words))
     assert link is not None
-    assert telling(sentence, link) == pytest.approx(best, rel=1e-4)
+    assert link[:4] == (0, 1, 50, 20)
+
+
+def test_nothing_but_the_statistics_is_needed() -> None:
+    recording = random_recording()
+    seen = recording.seen(0)
+    assert isinstance(seen.source, Call)
+    bare = Recording(
+        recording.text,
+        recording.tokens,
+        (ll.Seen(seen.extent, seen.lens, seen.statistics, None),),
+    )
+    assert salient_links(bare, 5) == salient_links(recording, 5)
+    swept = Recording.of_weights([seen.dense()[0]], [token.text for token in recording.tokens])
+    assert [link[:4] for link in salient_links(swept, 5)] == [
+        link[:4] for link in salient_links(recording, 5)
+    ]
+    torch.testing.assert_close(summary(swept).entropy, summary(recording).entropy)
+    torch.testing.assert_close(summary(swept).distance, summary(recording).distance)
+
+
+def test_a_pooled_map_holds_the_strongest_noted_link_of_each_cell() -> None:
+    recording = random_recording()
+    weights = recording.weights(0, 1)
+    listed = torch.zeros_like(weights).scatter_(1, *weights.topk(8)[::-1])
+    exact = listed.unflatten(0, (6, 10)).unflatten(2, (6, 10)).amax((1, 3))
+    torch.testing.assert_close(
+        pooled(recording, 0, (6, 6), background=True)[1], exact, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_a_layer_or_head_can_be_held(sentence: Recording) -> None:
-    link = most_telling(sentence, layer=5, head=11)
+    link = salient(sentence, layer=5, head=11)
     assert link is not None
     assert (link.layer, link.head) == (5, 11)
     assert sentence.tokens[link.key].text == "animal"
 
 
-def test_where_no_link_tells_the_first_token_opens() -> None:
+def test_where_no_link_is_salient_the_first_token_opens() -> None:
     recording = Recording.of_weights([torch.eye(2)[None]], [".", "!"])
-    assert most_telling(recording) is None
+    assert salient(recording) is None
     assert opening(recording)[:4] == (0, 0, 0, 0)

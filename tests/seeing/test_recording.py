@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import limelight as ll
 from limelight.errors import FileError, OptionError, ShapeError
+from limelight.insight.salience import summary
 from limelight.seeing.look import look
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.stored import checksum
@@ -112,9 +113,9 @@ def test_received_is_the_column_sum(rec):
     torch.testing.assert_close(bare.received(), sums, atol=1e-5, rtol=1e-5)
 
 
-def test_strongest_sets_apart_what_says_little(rec):
-    links, apart = rec.strongest(40)
-    assert rec.sinks == {0, 15}
+def test_strongest_keeps_apart_what_says_little(rec):
+    links, background = rec.strongest(40)
+    assert summary(rec).sinks == {0, 15}
     for link in links:
         one, two = rec.tokens[link.query], rec.tokens[link.key]
         assert abs(one.word - two.word) > 1
@@ -124,16 +125,17 @@ def test_strongest_sets_apart_what_says_little(rec):
         )
     assert [link.weight for link in links] == sorted((l.weight for l in links), reverse=True)
     assert (3, 1, 10, 2) in [link[:4] for link in links[:5]]
-    assert all(link.query != link.key for link in apart)
-    assert {rec.tokens[link.key].text for link in apart} >= {"[CLS]", "."}
+    assert all(link.query != link.key for link in background)
+    assert {rec.tokens[link.key].text for link in background} >= {"[CLS]", "."}
 
 
 def test_the_first_token_of_a_decoder_is_a_sink_when_it_draws():
     weights = torch.full((1, 6, 6), 0.01).tril()
     weights[:, :, 0] = 1 - weights[:, :, 1:].sum(-1)
-    assert Recording.of_weights([weights], list("abcdef")).sinks == {0}
+    assert summary(Recording.of_weights([weights], list("abcdef"))).sinks == {0}
     even = torch.ones(1, 6, 6).tril()
-    assert not Recording.of_weights([even / even.sum(-1, keepdim=True)], list("abcdef")).sinks
+    spread = Recording.of_weights([even / even.sum(-1, keepdim=True)], list("abcdef"))
+    assert not summary(spread).sinks
 
 
 def test_by_words(rec):

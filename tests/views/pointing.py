@@ -8,8 +8,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
+def settled(page: Page) -> None:
+    """Wait until the head that was chosen is unpacked and drawn."""
+    page.locator("article:not([aria-busy])").first.wait_for(state="attached")
+
+
 def said_at_pixel(page: Page, row: int, column: int, rows: int, columns: int) -> str:
     """The same where there are so many cells that they are one picture."""
+    settled(page)
     box = page.locator("svg.heatmap image").bounding_box()
     assert box is not None
     x = box["x"] + (column + 0.5) * box["width"] / columns
@@ -19,5 +25,6 @@ def said_at_pixel(page: Page, row: int, column: int, rows: int, columns: int) ->
 
 def said_at(page: Page, row: int, column: int, columns: int) -> str:
     """Point at a cell and read what is said about it."""
+    settled(page)
     page.locator("svg.heatmap .cells rect").nth(row * columns + column).hover(force=True)
     return page.locator(".tip").inner_text()

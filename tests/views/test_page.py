@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from limelight.seeing.recording.recording import Recording
-from views.pointing import said_at
+from views.pointing import said_at, settled
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -20,6 +20,7 @@ Open = Callable[..., "Page"]
 
 def fills(page: Page) -> list[str]:
     """The colours of the heat map, in reading order."""
+    settled(page)
     return page.locator("svg.heatmap .cells rect").evaluate_all(
         "all => all.map(one => one.getAttribute('fill'))"
     )
@@ -64,7 +65,7 @@ def test_choices_change_the_picture(sentence: Recording, opened: Open) -> None:
     changed()
     page.get_by_label("Layer", exact=True).select_option("0")
     changed()
-    for name in ("Sinks", "Log scale", "Words"):
+    for name in ("Background", "Log scale", "Words"):
         page.get_by_role("button", name=name, exact=True).click()
         changed()
 
@@ -83,11 +84,11 @@ def test_words_are_merged_as_the_recording_merges_them(sentence: Recording, open
         assert float(said.split()[-1]) == pytest.approx(float(exact[row, column]), abs=6e-4)
 
 
-def test_sinks_are_blank_until_asked_for(sentence: Recording, opened: Open) -> None:
+def test_background_is_blank_until_asked_for(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
     columns = len(sentence.tokens)
     assert len(set(fills(page)[::columns])) == 1
-    page.get_by_role("button", name="Sinks", exact=True).click()
+    page.get_by_role("button", name="Background", exact=True).click()
     assert len(set(fills(page)[::columns])) > 4
 
 
@@ -121,6 +122,7 @@ def test_everything_is_reached_by_keyboard(sentence: Recording, opened: Open) ->
     page.keyboard.press("Shift+L")
     assert page.get_by_label("Layer", exact=True).input_value() == "2"
     assert fills(page) != before
+    settled(page)
     page.get_by_role("button", name="layer 2, head 2").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
@@ -165,6 +167,7 @@ def test_all_heads_are_there_and_can_be_chosen(sentence: Recording, opened: Open
     page = opened(sentence)
     assert page.locator(".thumb").count() == 72
     page.get_by_role("button", name="layer 5, head 11").click()
+    settled(page)
     assert page.get_by_label("Layer", exact=True).input_value() == "5"
     assert "Layer 5, head 11" in page.locator(".caption").inner_text()
 
@@ -175,6 +178,7 @@ def test_it_follows_the_systems_colours(sentence: Recording, opened: Open, schem
     assert page.locator("article").get_attribute("data-scheme") == scheme
     page.get_by_role("button", name="Auto").click()
     page.get_by_role("button", name="Light").click()
+    settled(page)
     assert page.locator("article").get_attribute("data-scheme") == "dark"
 
 

@@ -14,12 +14,13 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight import views
+from limelight.insight.salience import background, opening, summary
 from limelight.labels import visible
+from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import plain_tokens
-from limelight.views.page.document import document
-from limelight.views.page.html import FOLDER, safe_json
+from limelight.views.page.document import file_parts, head_part, header
+from limelight.views.page.html import FOLDER, page, safe_json
 from views.hostile_tokens import HOSTILE
 from views.pointing import said_at, said_at_pixel
 
@@ -29,9 +30,13 @@ if TYPE_CHECKING:
 Open = Callable[..., "Page"]
 
 
+def size_of(recording: Recording) -> int:
+    return sum(len(piece.encode()) for piece in page(header(recording), file_parts(recording)))
+
+
 def test_hostile_tokens_are_shown_as_text(hostile: Recording, opened: Open) -> None:
     page = opened(hostile)
-    page.get_by_role("button", name="Sinks", exact=True).click()
+    page.get_by_role("button", name="Background", exact=True).click()
     shown = page.locator(".token").all_text_contents()
     for label, token in zip(shown, HOSTILE, strict=True):
         whole = visible(token)
@@ -100,7 +105,7 @@ def test_a_sentence_on_twelve_layers_stays_under_a_megabyte() -> None:
         ll.attend(*(torch.randn(3, 1, 12, 45, 64) * 1.5), lens=ll.Lens())[1] for _ in range(12)
     ]
     recording = Recording(text, tokens, tuple(layers), "random")
-    assert len(views.page.page(document(recording)).encode()) < 1_000_000
+    assert size_of(recording) < 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +126,7 @@ def test_a_long_text_makes_a_page_that_can_be_sent_and_still_tells_the_weights(
 ) -> None:
     count = len(long.tokens)
     assert 280 <= count <= 320
-    assert len(views.page.page(document(long)).encode()) < 5_000_000
+    assert size_of(long) < 5_000_000
     page = opened(long, viewport={"width": 1280, "height": 1800})
     for layer, head in [(0, 2), (3, 1), (5, 11)]:
         page.get_by_label("Layer", exact=True).select_option(str(layer))
@@ -133,10 +138,11 @@ def test_a_long_text_makes_a_page_that_can_be_sent_and_still_tells_the_weights(
             assert said.split()[-1] == f"{exact[row, column]:.3f}"
     closing = page.locator(".steps .closing").last
     assert closing.inner_text().split() == ["all", "1.000"]
-    apart = float(exact[251, sorted(long.set_apart)].sum())
+    taken = float(exact[251, sorted(background(long))].sum())
     page.keyboard.press("Escape")
+    page.get_by_role("button", name=f"Show all {count} tokens").click()
     page.locator(".token").nth(251).focus()
-    assert f"{apart:.3f} rests on tokens set apart" in page.locator(".story").inner_text()
+    assert f"{taken:.3f} rests on background tokens" in page.locator(".story").inner_text()
 
 
 @pytest.mark.parametrize("width", [400, 1280])
@@ -151,6 +157,10 @@ def test_a_long_text_is_labelled_and_opens_where_its_link_is(
         assert min(sizes) >= 8
     asker = page.locator(".token.asks")
     assert page.locator("svg.heatmap .asks-label").last.text_content() == asker.inner_text()
+    link = opening(long)
+    shown = page.locator(".token").all_inner_texts()
+    assert len(shown) < 80
+    assert {long.tokens[link.query].text, long.tokens[link.key].text} <= set(shown)
     for frame, inside in (
         (".sentence", ".token.asks"),
         (".arcs .scrolls", "svg.arcs [font-weight='650']"),
@@ -191,17 +201,46 @@ def test_two_texts_are_drawn(opened: Open) -> None:
     assert page.locator(".token").all_inner_texts() == ["le", "chat", "noir"]
 
 
-def test_a_long_text_is_shown_in_runs(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("limelight.views.page.document.MOST_WEIGHTS", 400)
-    weights = torch.rand(1, 50, 50).softmax(-1)
-    recording = Recording.of_weights([weights], [f"t{k}" for k in range(50)])
-    found = document(recording)
-    assert found["runs"] == 3
-    assert len(found["queries"]["labels"]) == 17
-    page = opened(recording)
-    expected = float(weights[0, 3:6, 6:9].mean(0).sum())
-    assert said_at(page, 1, 2, 17) == f"t3 t4 t5 → t6 t7 t8 {expected:.3f}"
-    assert "in runs of 3" in page.locator(".foot").inner_text()
+def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numbers(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("limelight.views.page.document.MOST_WHOLE", 10_000)
+    torch.manual_seed(3)
+    words = [f"t{k}" for k in range(300)]
+    text, tokens = plain_tokens(words)
+    q, k, v = torch.randn(3, 1, 2, 300, 16) * 2
+    _, seen = ll.attend(q, k, v, mask=ll.causal(), lens=LENS)
+    recording = Recording(text, tokens, (seen,), "random")
+    link = opening(recording)
+    page = opened(recording, viewport={"width": 1280, "height": 1800})
+    said = page.locator(".story").inner_text()
+    assert said.startswith(f"t{link.query}")
+    assert f"t{link.key} {link.weight:.3f}" in said
+    assert page.locator(".caption").inner_text().count("strongest") == 1
+    assert page.locator("svg.heatmap .tile").count() == 6
+    page.locator(".tiles button").nth(1).click()
+    part = head_part(recording, link.layer, link.head)
+    row, column = part["tiles"][0]["row"], part["tiles"][0]["column"]
+    exact = recording.weights(link.layer, link.head)[row : row + 32, column : column + 32]
+    for i, j in [(0, 0), (31, 2), (17, 30)]:
+        said = said_at(page, i, j, exact.shape[1])
+        assert said == f"t{row + i} → t{column + j} {exact[i, j]:.3f}"
+    page.get_by_role("button", name="Whole text").click()
+    before = page.locator("svg.heatmap image").get_attribute("href")
+    page.get_by_role("button", name="Background", exact=True).click()
+    assert summary(recording).background == set()
+    assert page.locator("svg.heatmap image").get_attribute("href") == before
+    assert page.locator(".steps tbody tr").count() == 8
+
+
+def test_no_faint_links_to_tokens_that_cannot_be_seen(opened: Open) -> None:
+    text, tokens = plain_tokens([f"t{k}" for k in range(9)])
+    q, k, v = torch.randn(3, 1, 1, 9, 8)
+    _, seen = ll.attend(q, k, v, mask=ll.causal(), lens=LENS)
+    page = opened(Recording(text, tokens, (seen,)))
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="t1", exact=True).hover()
+    assert page.locator("svg.arcs path").count() <= 2
 
 
 def test_the_modules_can_be_served_one_by_one(sentence: Recording, browser: Browser) -> None:
@@ -217,8 +256,10 @@ def test_the_modules_can_be_served_one_by_one(sentence: Recording, browser: Brow
     page.evaluate(
         "async (data) => { const { mount } = await import('/mount.js');"
         " const css = await (await fetch('/page.css')).text();"
-        " await mount(document.querySelector('div'), data, css); }",
-        document(sentence),
+        " const host = document.querySelector('div');"
+        " const part = async (layer, head) => data.parts[`${layer}.${head}`];"
+        " await mount(host, data.header, css, host, part); }",
+        {"header": header(sentence), "parts": {"3.1": head_part(sentence, 3, 1)}},
     )
     assert page.locator(".story").inner_text().startswith("it looks at animal 0.677")
     page.close()

@@ -29,7 +29,7 @@ def pictures(recording: Recording) -> list[object]:
     layer, head = recording.layer_numbers[-1], recording.head_numbers[0]
     return [
         terminal.heat_map(recording, layer, head, mark=1),
-        terminal.strongest_links(recording, 5),
+        terminal.links(recording, recording.strongest(5).links),
         terminal.all_heads(recording, (layer, head)),
     ]
 
@@ -64,7 +64,7 @@ def test_colour_is_one_block_a_cell(sentence: Recording) -> None:
 
 
 def test_links_say_who_looks_at_whom(sentence: Recording) -> None:
-    text = printed(terminal.strongest_links(sentence, 200))
+    text = printed(terminal.links(sentence, sentence.strongest(200).links))
     assert any(
         "layer 3 head 1" in line and "it" in line and "animal" in line and "0.677" in line
         for line in text.splitlines()

@@ -34,11 +34,12 @@ def show(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Show what a model attends to in a text: the most telling link, a heat map, and a page.
+    """Show what a model attends to in a text: the most salient link, a heat map, and a page.
 
-    Without --layer and --head the link is chosen that is strong, reaches far, and goes to a
-    token that is not looked at by everyone: greatest (weight - what the token gets on average)
-    * log2(distance in words), sinks and punctuation set apart.
+    Without --layer and --head the link is chosen that is strong, reaches far, and is explained
+    neither by a token that everyone looks at nor by a head that always looks as far back:
+    greatest (weight - what other tokens give to that key or at that offset) * log2(distance in
+    words), background tokens left out.
     """
     if html is None and not json:
         html = Path("attention.html")
@@ -102,12 +103,12 @@ def _read(text: str | None, file: Path | None) -> str:
 
 
 def _best(found: list[Window], layer: int | None, head: int | None) -> tuple[Window, Link | None]:
-    """The window with the most telling link, and that link, where there is one."""
-    from limelight.insight.salience import most_telling, telling
+    """The window with the most salient link, and that link, where there is one."""
+    from limelight.insight.salience import salience, salient
 
-    links = [most_telling(window.recording, layer, head) for window in found]
+    links = [salient(window.recording, layer, head) for window in found]
     values = [
-        0.0 if link is None else telling(window.recording, link)
+        0.0 if link is None else salience(window.recording, link)
         for window, link in zip(found, links, strict=True)
     ]
     place = values.index(max(values))
@@ -130,6 +131,7 @@ def _print(
 ) -> None:
     from rich.console import Console
 
+    from limelight.insight.salience import salient_links
     from limelight.views import terminal
 
     console = Console(highlight=False, markup=False, emoji=False)
@@ -142,9 +144,9 @@ def _print(
     console.print()
     mark = None if link is None else link.query
     console.print(terminal.heat_map(recording, shown.layer, shown.head, mark=mark))
-    console.print("\nStrongest links:", style="bold")
-    console.print(terminal.strongest_links(recording, 6))
-    console.print("\nAll heads, by their strongest weight:", style="bold")
+    console.print("\nWorth a look:", style="bold")
+    console.print(terminal.links(recording, salient_links(recording, 6)))
+    console.print("\nAll heads, by their strongest link:", style="bold")
     console.print(terminal.all_heads(recording, (shown.layer, shown.head)))
     console.print()
 

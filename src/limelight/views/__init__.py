@@ -21,23 +21,29 @@ def save(
     """Write a view of the recording as the file's ending says.
 
     `.html` is the page, on which any layer and head can be chosen; `.png`, `.svg` and `.pdf` are
-    the heat map of one head. Without a layer and head: those of the most telling link.
+    the heat map of one head. Without a layer and head: those of the most salient link.
     """
     path = Path(path)
     check_ending(path)
     suffix = path.suffix.lower()
     if suffix in _PAGES:
-        from limelight.files import writing
-        from limelight.views.page.document import document
-        from limelight.views.page.html import page
-
-        text = page(document(recording, layer, head))
-        with writing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        _save_page(recording, path, layer, head)
     else:
         from limelight.views.figure import heat_map, save_figure
 
         save_figure(heat_map(recording, layer, head), path)
+
+
+def _save_page(recording: Recording, path: Path, layer: int | None, head: int | None) -> None:
+    from limelight.files import writing
+    from limelight.insight.salience import opening
+    from limelight.views.page.document import file_parts, header
+    from limelight.views.page.html import page
+
+    parts = file_parts(recording, opening(recording, layer, head))
+    with writing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for piece in page(header(recording, layer, head), parts):
+            file.write(piece)
 
 
 def check_ending(path: str | Path) -> None:
@@ -52,7 +58,7 @@ def check_ending(path: str | Path) -> None:
 
 def notebook(recording: Recording) -> str:
     """The page as a piece of HTML that stands in a notebook, apart from all others."""
-    from limelight.views.page.document import document
+    from limelight.views.page.document import file_parts, header
     from limelight.views.page.html import fragment
 
-    return fragment(document(recording))
+    return fragment(header(recording), file_parts(recording))

@@ -15,7 +15,7 @@ import numpy as np
 
 from limelight.colours import LIGHT
 from limelight.errors import OptionError
-from limelight.insight.salience import opening, spread
+from limelight.insight.salience import background, opening, pooled, summary
 from limelight.labels import columns as width_of
 from limelight.labels import fit, visible
 from limelight.plotting import FORMATS as FORMATS
@@ -34,14 +34,19 @@ _SMALLEST_TEXT = 5.5
 """In points: what can still be read on paper."""
 _MOST_GRAPHED = 120
 """Tokens that still fit a token graph, in lines one above the other."""
+_MOST_WEIGHTS = 1 << 22
+"""Weights of a head up to which its heat map is made from all of them."""
+_MOST_CELLS = 512
+_THUMB = 64
 _MOST_LINKS = 3
 """Links drawn for each token of a graph, at most, on average."""
 
 
 def heat_map(recording: Recording, layer: int | None = None, head: int | None = None) -> Figure:
-    """The weights of one head: rows ask, columns answer; what is set apart is left blank.
+    """The weights of one head: rows ask, columns answer; background is left blank.
 
-    Without a layer and head: those of the most telling link.
+    Without a layer and head: those of the most salient link. Of a long text each cell shows the
+    strongest of the links that were noted in it.
     """
     layer, head, *_ = opening(recording, layer, head)
     rows, columns = _labels(recording.queries), _labels(recording.tokens)
@@ -50,8 +55,13 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     # as constrained, but for axes whose sides must be equal: it makes room for their names first
     figure.set_layout_engine("compressed")
     axes = figure.add_subplot()
-    weights, blank = recording.weights(layer, head).float().cpu(), sorted(recording.set_apart)
-    weights[:, blank] = float("nan")
+    blank = sorted(background(recording))
+    if len(rows) * len(columns) <= _MOST_WEIGHTS:
+        weights = recording.weights(layer, head).float().cpu().clone()
+        weights[:, blank] = float("nan")
+    else:
+        position = recording.head_position(head)
+        weights = pooled(recording, layer, (_MOST_CELLS, _MOST_CELLS), head=position)[0]
     extent = (-0.5, len(columns) - 0.5, len(rows) - 0.5, -0.5)
     image = axes.imshow(
         weights.numpy(), cmap=weight_scale(), vmin=0.0, aspect="equal", extent=extent
@@ -66,7 +76,8 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     axes.xaxis.set_label_position("top")
     _set_title(axes, _title(recording, layer, head))
     bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.03)
-    bar.set_label("weight; blank columns are set apart" if blank else "weight")
+    label = "weight; background columns are blank" if blank else "weight"
+    bar.set_label(label if weights.shape[0] == len(rows) else "strongest weight in each cell")
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return figure
 
@@ -76,13 +87,13 @@ def all_heads(recording: Recording) -> Figure:
     count, heads = len(recording.layers), len(recording.head_numbers)
     figure = new_figure(0.75 * heads + 0.8, 0.75 * count + 0.9)
     grid = figure.subplots(count, heads, squeeze=False)
-    blank = sorted(recording.set_apart)
     for place, layer in enumerate(recording.layer_numbers):
+        pictures = pooled(recording, layer, (_THUMB, _THUMB))
         for column, head in enumerate(recording.head_numbers):
             axes: Axes = grid[place, column]
-            weights = recording.weights(layer, head).float().cpu()
-            weights[:, blank] = 0.0
-            axes.imshow(weights.numpy(), cmap=weight_scale(), vmin=0.0, vmax=1.0, aspect="auto")
+            axes.imshow(
+                pictures[column].numpy(), cmap=weight_scale(), vmin=0.0, vmax=1.0, aspect="auto"
+            )
             axes.set_xticks([])
             axes.set_yticks([])
             axes.spines[:].set_color(LIGHT.line)
@@ -102,7 +113,7 @@ def token_graph(
     """Tokens on a line and an arc for each link of at least a weight.
 
     Above the line a token looks forward, below it looks back. The stronger the link, the thicker
-    and darker its arc; what is set apart has no arcs. Of many links the strongest are drawn.
+    and darker its arc; background has no arcs. Of many links the strongest are drawn.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
@@ -158,9 +169,8 @@ def head_profile(recording: Recording) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     axes = figure.add_subplot()
-    spreads = [spread(seen) for seen in recording.layers]
-    x = [value for entropy, _ in spreads for value in entropy.tolist()]
-    y = [value for _, distance in spreads for value in distance.tolist()]
+    x = summary(recording).entropy.flatten().tolist()
+    y = summary(recording).distance.flatten().tolist()
     heads = len(recording.head_numbers)
     numbers = [
         (layer, head) for layer in recording.layer_numbers for head in recording.head_numbers
@@ -222,9 +232,9 @@ def _layer_scale() -> Colormap:
 def _links(
     recording: Recording, layer: int, head: int, least: float
 ) -> list[tuple[int, int, float]]:
-    """Links of at least `least` between different tokens that are not set apart, weakest first."""
-    weights = recording.weights(layer, head).float().cpu()
-    weights[:, sorted(recording.set_apart)] = 0.0
+    """Links of at least `least` between different tokens, background left out, weakest first."""
+    weights = recording.weights(layer, head).float().cpu().clone()
+    weights[:, sorted(background(recording))] = 0.0
     weights.fill_diagonal_(0.0)
     pairs = (weights >= least).nonzero().tolist()
     return sorted(((i, j, float(weights[i, j])) for i, j in pairs), key=lambda link: link[2])

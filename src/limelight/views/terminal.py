@@ -6,6 +6,7 @@ colours and its letters, so that one value reads well on all of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,53 +18,71 @@ from rich.text import Text
 from torch import Tensor
 
 from limelight.colours import DARK, LIGHT, shade
+from limelight.insight.salience import background, head_links, pooled
 from limelight.labels import columns as width_of
 from limelight.labels import fit, visible
 from limelight.printing import ascii_form
-from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.recording import Link, Recording
+from limelight.seeing.recording.tokens import Token, word_at
 
 _SHADES = " ░▒▓█"
 _WIDEST_LABEL = 14
 _MOST_ROWS = 48
+_MOST_COLUMNS = 160
+_MOST_WEIGHTS = 1 << 20
+"""Weights of a head up to which its heat map is made from all of them."""
 
 
 def heat_map(recording: Recording, layer: int, head: int, mark: int | None = None) -> HeatMap:
-    """One head of a recording, what is set apart left blank, one row pointed at."""
+    """One head of a recording, background left blank, one row pointed at.
+
+    Of a long text: the strongest of its noted links in each cell.
+    """
+    rows, columns = len(recording.queries), len(recording.tokens)
+    if rows * columns <= _MOST_WEIGHTS:
+        weights = recording.weights(layer, head).float().cpu().nan_to_num(0.0, 0.0, 0.0)
+    else:
+        cells = (_MOST_ROWS, _MOST_COLUMNS)
+        weights = pooled(recording, layer, cells, head=recording.head_position(head))[0]
     return HeatMap(
-        recording.weights(layer, head),
+        weights,
         [visible(token.text, _WIDEST_LABEL) for token in recording.queries],
         [visible(token.text, _WIDEST_LABEL) for token in recording.tokens],
-        recording.set_apart,
+        background(recording),
         mark,
     )
 
 
-def strongest_links(recording: Recording, count: int = 8) -> Links:
-    """The strongest links of all heads, sinks and punctuation set apart."""
+def links(recording: Recording, shown: Sequence[Link]) -> Links:
+    """Links by their words: who asks, who answers, and which of several equal tokens is meant."""
+    names = Counter(token.text for token in recording.tokens)
+    names += Counter(token.text for token in recording.queries)
+    twice = 2 if recording.queries is recording.tokens else 1
+
+    def name(tokens: Sequence[Token], index: int) -> str:
+        label = visible(word_at(tokens, index), 40)
+        return label if names[tokens[index].text] <= twice else f"{label} ({index})"
+
     return Links(
         [
             (
                 f"layer {link.layer} head {link.head}",
-                visible(recording.queries[link.query].text, 40),
-                visible(recording.tokens[link.key].text, 40),
+                name(recording.queries, link.query),
+                name(recording.tokens, link.key),
                 link.weight,
             )
-            for link in recording.strongest(count).links
+            for link in shown
         ]
     )
 
 
 def all_heads(recording: Recording, chosen: tuple[int, int] | None = None) -> Heads:
-    """Every head by the weight of its strongest link, sinks and punctuation set apart."""
-    plain = torch.tensor([k not in recording.set_apart for k in range(len(recording.tokens))])
-    values = [
-        torch.stack([(tile[0].cpu() * plain).amax((1, 2)) for _, tile in seen.in_tiles()]).amax(0)
-        for seen in recording.layers
-    ]
+    """Every head by the weight of its strongest link, background left out."""
     position = None
     if chosen is not None:
         position = recording.layer_numbers.index(chosen[0]), recording.head_position(chosen[1])
-    return Heads(torch.stack(values), recording.layer_numbers, recording.head_numbers, position)
+    values = head_links(recording).weight
+    return Heads(values, recording.layer_numbers, recording.head_numbers, position)
 
 
 @dataclass(frozen=True)
@@ -75,11 +94,11 @@ class HeatMap:
     """
 
     weights: Tensor
-    """`i j`, as they are"""
+    """`i j`, as they are, or the strongest in each of fewer cells"""
     rows: Sequence[str]
     columns: Sequence[str]
-    apart: frozenset[int] = frozenset()
-    """columns left blank: sinks, which would drown the rest"""
+    background: frozenset[int] = frozenset()
+    """columns left blank, which would drown the rest"""
     mark: int | None = None
     """the row to point at"""
 
@@ -89,7 +108,7 @@ class HeatMap:
         room = options.max_width - label - 6
         cell = 3 if 3 * len(self.columns) <= room else 2 if 2 * len(self.columns) <= room else 1
         weights = self._pooled(room)
-        whole = weights.shape == self.weights.shape
+        whole = weights.shape == (len(self.rows), len(self.columns))
         yield Text(" " * (label + 4) + self._ruler(cell, weights.shape[1]), style="dim")
         peak = float(weights.max()) if weights.numel() else 0.0
         ink = _Ink.of(console)
@@ -97,15 +116,15 @@ class HeatMap:
             name = ink.spell(self._row_label(place, weights.shape[0], whole, label))
             line = Text(name, style="bold" if place == self.mark and whole else "")
             for column, weight in enumerate(row):
-                left_out = whole and column in self.apart
+                left_out = whole and column in self.background
                 line.append_text(ink.cell(weight / peak if peak else 0.0, cell, blank=left_out))
             yield line
         yield from self._legend(ink, peak, label, whole)
 
     def _pooled(self, room: int) -> Tensor:
         shown = self.weights.float().cpu().clone()
-        for column in self.apart:
-            shown[:, column] = 0.0
+        if shown.shape == (len(self.rows), len(self.columns)):
+            shown[:, sorted(self.background)] = 0.0
         return _coarser(_coarser(shown, _MOST_ROWS).T, max(room, 1)).T
 
     def _ruler(self, cell: int, count: int) -> str:
@@ -133,9 +152,9 @@ class HeatMap:
         if not whole:
             line.append("  the strongest weight under each cell", style="dim")
         yield line
-        if self.apart and whole:
-            names = ", ".join(f"{column}" for column in sorted(self.apart)[:8])
-            yield Text(f"{' ' * (label + 4)}set apart: columns {names}", style="dim")
+        if self.background and whole:
+            names = ", ".join(f"{column}" for column in sorted(self.background)[:8])
+            yield Text(f"{' ' * (label + 4)}background: columns {names}", style="dim")
 
 
 def _narrow(character: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,7 +25,11 @@ if TYPE_CHECKING:
 
 
 class Link(NamedTuple):
-    """A query looks at a key, in one head, with a weight."""
+    """A query looks at a key, in one head, with a weight.
+
+    >>> Link(3, 1, 10, 2, 0.677, "it", "animal")
+    it → animal 0.677 (layer 3 head 1, tokens 10 → 2)
+    """
 
     layer: int
     head: int
@@ -34,14 +37,22 @@ class Link(NamedTuple):
     key: int
     weight: float = float("nan")
     """not known unless it was seen"""
+    asks: str = ""
+    """the text of the query"""
+    answers: str = ""
+    """the text of the key"""
+
+    def __repr__(self) -> str:
+        where = f"layer {self.layer} head {self.head}, tokens {self.query} → {self.key}"
+        return f"{self.asks} → {self.answers} {self.weight:.3f} ({where})"
 
 
 class Strongest(NamedTuple):
-    """The links most worth showing, and those that say little, set apart."""
+    """The links of greatest weight, and those that say little, kept apart from them."""
 
     links: list[Link]
-    apart: list[Link]
-    """links from or to sinks and separators, and between neighbouring words"""
+    background: list[Link]
+    """links from or to background tokens, and between neighbouring words"""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -176,85 +187,45 @@ class Recording:
         received = torch.stack([_received(seen) for seen in self.layers])
         return received if token is None else received[..., self.find(token)].sum(-1)
 
-    @cached_property
-    def sinks(self) -> frozenset[int]:
-        """Keys that are looked at for want of anything better.
+    @property
+    def entropy(self) -> Tensor:
+        """How spread out each query's weights are, in nats: `layers heads i`."""
+        return torch.stack([seen.entropy[0].cpu() for seen in self.layers])
 
-        Special tokens; and the first token where it draws, over all layers and heads, more than
-        four times what it would if each query spread its weight evenly over the keys it may see.
+    @property
+    def distance(self) -> Tensor:
+        """How far each query looks on average, in tokens: `layers heads i`."""
+        return torch.stack([seen.distance[0].cpu() for seen in self.layers])
+
+    @property
+    def nonfinite(self) -> str:
+        """In words where the numbers stop being numbers; empty where all of them are.
+
+        A model that overflows gives NaN from some layer on; weights there are no weights.
         """
-        special = {j for j, token in enumerate(self.tokens) if token.special}
-        queries, keys = len(self.queries), len(self.tokens)
-        if keys > 1 and queries > 1:
-            share = float(self.received()[..., 0].mean()) / queries
-            # A causal model's early queries see few keys: the first token's even share is larger.
-            causal = float(self.layers[0].rows([0])[..., 1:].sum()) < 1e-6
-            even = sum(1 / (i + 1) for i in range(queries)) / queries if causal else 1 / keys
-            if share > min(4 * even, 0.5):
-                special.add(0)
-        return frozenset(special)
+        for number, seen in zip(self.layer_numbers, self.layers, strict=True):
+            # the log-sum-exp of a row is NaN or +∞ as soon as one of its scores is
+            wrong = (seen.lse[0].isnan() | (seen.lse[0] == torch.inf)).cpu()
+            if bool(wrong.any()):
+                head, query = wrong.nonzero()[0].tolist()
+                rows = f"{int(wrong.sum()):,} of {wrong.numel():,} rows"
+                where = f"layer {number} (first in head {self.head_numbers[head]}, token {query}"
+                return (
+                    f"The numbers stop being numbers at {where}, {self.queries[query].text!r}; "
+                    f"{rows} of that layer): the model overflows or holds NaN."
+                )
+        return ""
+
+    def link(self, layer: int, head: int, query: int, key: int, weight: float) -> Link:
+        """A link with the texts of its tokens."""
+        return Link(
+            layer, head, query, key, weight, self.queries[query].text, self.tokens[key].text
+        )
 
     def strongest(self, n: int = 10) -> Strongest:
-        """The n links of greatest weight over all recorded layers and heads.
-
-        Links that crowd out everything else and say little are set apart: those from or to sinks
-        and separators, and those between tokens of one word or of neighbouring words. A token's
-        look at itself is no link.
-        """
-        check_whole("n", n, 0)
-        chosen: tuple[list[Link], list[Link]] = ([], [])
-        for number, seen in zip(self.layer_numbers, self.layers, strict=True):
-            for first, tile in seen.in_tiles():
-                weights, rows = tile[0].cpu(), slice(first, first + tile.shape[2])
-                telling = self.tells(rows)
-                apart = self._links(rows) & ~telling
-                for wanted, found in zip((telling, apart), chosen, strict=True):
-                    found += self._best(number, first, weights * wanted, n)
-        best = [sorted(links, key=lambda one: -one.weight)[:n] for links in chosen]
-        return Strongest(*best)
-
-    @cached_property
-    def set_apart(self) -> frozenset[int]:
-        """Keys that would drown the others and say little: sinks, special tokens, punctuation."""
-        return self.sinks | {j for j, token in enumerate(self.tokens) if token.separates}
-
-    def tells(self, rows: slice) -> Tensor:
-        """Which links of some queries are worth showing: `r j`.
-
-        Those between plain tokens; within one text not between neighbouring words.
-        """
-        asks, answers, words = self._plain
-        tells = asks[rows, None] & answers
-        if self.queries is self.tokens:
-            tells &= (words[rows, None] - words).abs() > 1
-        return tells
-
-    @cached_property
-    def _plain(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Which queries and which keys are plain tokens, and the word of each key: `i`, `j`, `j`.
-
-        Kept, since a long recording is looked through in thousands of tiles.
-        """
-        asks = [not (token.special or token.separates) for token in self.queries]
-        answers = [j not in self.set_apart for j in range(len(self.tokens))]
-        words = [token.word for token in self.tokens]
-        return torch.tensor(asks), torch.tensor(answers), torch.tensor(words)
-
-    def _links(self, rows: slice) -> Tensor:
-        """Which weights of some queries are links at all, and no token's look at itself: `r j`."""
-        queries, keys = torch.arange(len(self.queries)), torch.arange(len(self.tokens))
-        return (queries[rows, None] != keys) | (self.queries is not self.tokens)
-
-    def _best(self, layer: int, first: int, weights: Tensor, n: int) -> list[Link]:
-        """The n greatest of `h r j`."""
-        links: list[Link] = []
-        best, places = weights.flatten().topk(min(n, weights.numel()))
-        for weight, place in zip(best.tolist(), places.tolist(), strict=True):
-            head, rest = divmod(place, weights.shape[1] * weights.shape[2])
-            query, key = divmod(rest, weights.shape[2])
-            if weight > 0:
-                links.append(Link(layer, self.head_numbers[head], query + first, key, weight))
-        return links
+        """The n links of greatest weight, background kept apart: see `insight.salience`."""
+        salience = importlib.import_module("limelight.insight.salience")
+        return salience.strongest(self, n)
 
     def by_words(self) -> Recording:
         """The same by words: weights to a word's tokens are added, weights from them averaged."""

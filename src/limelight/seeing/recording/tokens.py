@@ -44,12 +44,14 @@ def place_tokens(
         part = text[start:end]
         start, end = start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
         if end <= start:
-            # White space alone, or nothing: the piece is all there is to show.
+            # White space alone, or nothing.
             start = end = max(start, end) if part else 0
         joined = bool(tokens) and not apart and not tokens[-1].special
         if not (joined and end > start and _runs_on(text, tokens[-1], start)):
             word += 1
-        tokens.append(Token(text[start:end] or piece, start, end, word, apart))
+        # white space is shown as what it is, not as the tokenizer's sign for it
+        shown = text[start:end] or ("" if apart else part) or piece
+        tokens.append(Token(shown, start, end, word, apart))
     return tuple(tokens)
 
 
@@ -73,6 +75,20 @@ def words(tokens: Sequence[Token]) -> list[list[int]]:
     for index, token in enumerate(tokens):
         found.setdefault(token.word, []).append(index)
     return list(found.values())
+
+
+def word_at(tokens: Sequence[Token], index: int) -> str:
+    """The word that a token belongs to, whole: what a reader would call it.
+
+    >>> word_at(place_tokens("a pin", [(0, 1), (2, 4), (4, 5)], ["?"] * 3, [False] * 3), 2)
+    'pin'
+    """
+    first = last = index
+    while first > 0 and tokens[first - 1].word == tokens[index].word:
+        first -= 1
+    while last + 1 < len(tokens) and tokens[last + 1].word == tokens[index].word:
+        last += 1
+    return "".join(token.text for token in tokens[first : last + 1])
 
 
 def _runs_on(text: str, before: Token, start: int) -> bool:

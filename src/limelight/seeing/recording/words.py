@@ -39,6 +39,24 @@ def merge_words(recording: Recording) -> Recording:
     )
 
 
+def word_weights(recording: Recording, weights: Tensor) -> Tensor:
+    """The weights of one head, `i j`, by words: added up to a word's tokens, averaged from them."""
+    rows, columns = (
+        torch.tensor(_places(tokens)) for tokens in (recording.queries, recording.tokens)
+    )
+    count = int(columns.max()) + 1 if len(columns) else 0
+    summed = weights.new_zeros(weights.shape[0], count).index_add_(1, columns, weights)
+    sizes = rows.bincount()
+    added = weights.new_zeros(len(sizes), count).index_add_(0, rows, summed)
+    return added / sizes[:, None]
+
+
+def _places(tokens: tuple[Token, ...]) -> list[int]:
+    """The word of each token, counted from 0."""
+    places: dict[int, int] = {}
+    return [places.setdefault(token.word, len(places)) for token in tokens]
+
+
 def _membership(tokens: tuple[Token, ...], text: str) -> tuple[Tensor, tuple[Token, ...]]:
     """Which word each token belongs to, `words tokens`, and the words."""
     groups = words(tokens)

@@ -1,146 +1,321 @@
-"""A recording as a plain document: what the page, or anything else that reads JSON, needs.
+"""A recording as plain documents, which whatever reads JSON can show: a header and a part per head.
 
-Its entries:
+    header(recording)                   what the page needs at once
+    head_part(recording, layer, head)   what it needs of one head, when that head is looked at
 
-    format                  "limelight-page-1"
-    title, model, made      words
+In a file the parts lie beside the header, each in a script block of its own, and are unpacked when
+they are looked at (`html.page`). A server answers them by URL: `mount(host, header, css, keys,
+parts)` of `assets/mount.js` takes a function `parts(layer, head)` that gives a promise of a part.
+
+The header:
+
+    format                  "limelight-page-2"
+    title, model, made      words; `warning` where something went wrong in the model, else ""
     queries, keys           the tokens that ask and answer; keys is null where both are the same.
-                            Each: labels, tight (no space before), apart (set apart as sinks),
-                            special, words (the word of each token), wordLabels, wordTight
+                            Each: labels, tight (no space before), background, special,
+                            words (the word of each token) and `merged`, the same by words:
+                            labels, tight, background, special; null where each token is a word
     layers, heads           their numbers in the model
-    runs                    tokens that each row and column stands for: 1 but for long texts
-    choice                  layer, head, query, key to begin with, as positions
-    weights                 layers × heads × i × j, see `packing`
-    sums                    layers × heads × i × 2, float32: what a row gives in all, and what of it
-                            to the keys set apart
-    lse                     layers × heads × i, float32; null where scores are not known
-    channels                query, key and value vectors of the heads in `places`; or null. With
-                            `plain`, scale · query · key is the score
+    choice                  layer, head, query, key to begin with; layer and head as positions
+    summary                 of each head, layer by layer: strongest [query, key, weight] or null,
+                            entropy (bits), distance (tokens)
+    thumbs                  rows, columns, and two pictures a head (`plain` without background
+                            tokens, `all` with them): bytes, 255 times the square root of a weight
+    links                   the links most worth a look: layer, head, query, key, weight
     colours                 the palettes, light and dark
+
+A part:
+
+    layer, head             their numbers
+    weights                 i × j, see `packing`; null where the text is too long for all of them
+    merged                  the same by words; null where each token is a word
+    sums                    i × 2, float32: what a row gives in all, and what to the background
+    lse                     i, float32; null where scores are not known
+    channels                query, key and value vectors, or null. With `plain`, scale · query · key
+                            is the score
+    links                   of a long text: each query's strongest keys (int32, −1 for none) and
+                            weights, i × size; or null
+    map                     of a long text: rows, columns, `plain` and `all` as in thumbs; or null
+    tiles                   of a long text: exact weights around its strongest links: row, column,
+                            rows, columns, weights
 
 Labels are made by `visible`; they are text, to be shown as text.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from limelight.colours import DARK, LIGHT
-from limelight.insight.salience import opening
+from limelight.insight.salience import (
+    head_links,
+    opening,
+    pooled,
+    salient_links,
+    summary,
+)
 from limelight.labels import visible
-from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Call
 from limelight.ops.problem import Problem
 from limelight.seeing.recording.recording import Link, Recording
 from limelight.seeing.recording.tokens import Token, words
-from limelight.views.page.packing import packed, packed_channels, packed_weights
+from limelight.seeing.recording.words import word_weights
+from limelight.views.page.packing import (
+    packed,
+    packed_channels,
+    packed_shades,
+    packed_weights,
+)
 
-MOST_WEIGHTS = 10_000_000
-"""A page holds no more weights than these (about 7 MB); longer texts are shown in runs."""
-
-_PARTS = ((150_000, 0), (600_000, 16), (2_500_000, 4), (math.inf, 1))
-"""Up to so many weights, small ones are told by parts of half a thousandth: see `packing`."""
-
+MOST_WHOLE = 1 << 20
+"""Weights up to which a head is handed out whole: 1,024 tokens that look at one another."""
+MOST_WEIGHTS = 36_000_000
+"""Weights that all whole heads of a file have together, at most: about 10 MB."""
+MOST_FINE = 150_000
+"""Weights of a file up to which they keep more than three decimals."""
 MOST_CHANNELS = 150_000
-"""Numbers of query, key and value vectors on a page, so that a sentence stays under 1 MB."""
+"""Numbers of query, key and value vectors in a file, so that a sentence stays under 1 MB."""
+MOST_LINKS = 700_000
+"""Links of long texts in a file, at most; heads beyond have maps and tiles only."""
+MAP = 96
+"""Rows and columns of a long text's map."""
+THUMB = 48
+"""Rows and columns of a head's small picture."""
+TILE = 32
+"""Tokens on the side of an exact tile of a long text."""
+MOST_TILES = 6
+_TILED = 48
+"""Heads of a long text that have tiles in a file."""
 
 
-def document(
+class Detail(NamedTuple):
+    """How much of a head its part holds."""
+
+    whole: bool = True
+    """all weights, rather than links, map and tiles"""
+    fine: bool = True
+    """more than three decimals"""
+    channels: bool = True
+    links: bool = True
+    tiles: bool = True
+
+
+def header(
     recording: Recording, layer: int | None = None, head: int | None = None
 ) -> dict[str, Any]:
-    """The recording as plain values, opening at a layer and head, or at the most telling link."""
+    """What a page needs at once; it opens at a layer and head, or at the most salient link."""
     choice = opening(recording, layer, head)
-    run = _run_length(recording)
+    whole = summary(recording)
     same = recording.queries is recording.tokens
-    apart = recording.set_apart
     marks = {index for index, token in enumerate(recording.queries) if token.special}
-    keys = _side(recording.tokens, recording.text, apart, run)
-    queries = keys if same else _side(recording.queries, recording.query_text, marks, run)
-    weights = torch.stack([_weights(seen, run) for seen in recording.layers])
-    parts = next(parts for most, parts in _PARTS if weights.numel() <= most)
-    position = recording.layer_numbers.index(choice.layer)
+    keys = _side(recording.tokens, recording.text, whole.background)
+    queries = keys if same else _side(recording.queries, recording.query_text, marks)
     return {
-        "format": "limelight-page-1",
+        "format": "limelight-page-2",
         "title": f"Attention: {visible(recording.query_text or recording.text, 80)}",
         "model": visible(recording.model, 80) if recording.model else "",
-        "made": _made(recording, run),
+        "made": _made(recording),
+        "warning": visible(recording.nonfinite, 300) if recording.nonfinite else "",
         "queries": queries,
         "keys": None if same else keys,
         "layers": list(recording.layer_numbers),
         "heads": list(recording.head_numbers),
-        "runs": run,
         "choice": {
-            "layer": position,
+            "layer": recording.layer_numbers.index(choice.layer),
             "head": recording.head_position(choice.head),
-            "query": choice.query // run,
-            "key": choice.key // run,
+            "query": choice.query,
+            "key": choice.key,
         },
-        "weights": packed_weights(weights, parts)._asdict(),
-        "sums": packed(_sums(weights, keys["apart"])),
-        # from a weight told by a mean no score can be had back
-        "lse": _lse(recording) if run == 1 and not parts else None,
-        "channels": _channels(recording, choice) if run == 1 else None,
+        "summary": _summary(recording),
+        "thumbs": _thumbs(recording),
+        "links": [_link(link) for link in salient_links(recording, 8)],
         "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
     }
 
 
-def _made(recording: Recording, run: int) -> str:
+def head_part(
+    recording: Recording, layer: int, head: int, detail: Detail | None = None
+) -> dict[str, Any]:
+    """What a page needs of one head; all there is, unless a detail says less."""
+    size = len(recording.queries) * len(recording.tokens)
+    detail = detail or Detail(whole=size <= MOST_WHOLE, fine=size <= MOST_FINE)
+    part: dict[str, Any] = {"layer": layer, "head": head}
+    part |= dict.fromkeys(("weights", "merged", "sums", "lse", "channels", "links", "map", "tiles"))
+    if detail.whole:
+        return part | _whole(recording, layer, head, detail)
+    return part | _sketch(recording, layer, head, detail)
+
+
+def file_parts(recording: Recording, choice: Link | None = None) -> Iterator[dict[str, Any]]:
+    """A part for every head, each in as much detail as a file of all of them has room for.
+
+    The chosen head comes first, then those of the most salient links, then by strength.
+    """
+    size = len(recording.queries) * len(recording.tokens)
+    places = _order(recording, choice or opening(recording))
+    room = MOST_WEIGHTS // max(size, 1) if size <= MOST_WHOLE else 0
+    fine = size * len(places) <= MOST_FINE
+    linked = MOST_LINKS // max(1, summary(recording).layers[0].keys[0].numel())
+    vectors = max(1, MOST_CHANNELS // max(1, _channel_count(recording)))
+    for place, (layer, head) in enumerate(places):
+        detail = Detail(place < room, fine, place < vectors, place < linked, place < _TILED)
+        yield head_part(recording, layer, head, detail)
+
+
+def _order(recording: Recording, choice: Link) -> list[tuple[int, int]]:
+    """All heads, those first that are likely to be looked at."""
+    chosen = [(choice.layer, choice.head)]
+    chosen += [(link.layer, link.head) for link in salient_links(recording, 8)]
+    chosen += [(choice.layer, head) for head in recording.head_numbers]
+    ranked = head_links(recording).weight.flatten().argsort(descending=True).tolist()
+    heads = len(recording.head_numbers)
+    chosen += [
+        (recording.layer_numbers[place // heads], recording.head_numbers[place % heads])
+        for place in ranked
+    ]
+    return list(dict.fromkeys(chosen))
+
+
+def _whole(recording: Recording, layer: int, head: int, detail: Detail) -> dict[str, Any]:
+    weights = recording.weights(layer, head).float().cpu().nan_to_num(0.0, 0.0, 0.0)
+    hidden = sorted(summary(recording).background)
+    merged = None
+    if not _single(recording.queries) or not _single(recording.tokens):
+        merged = packed_weights(word_weights(recording, weights), fine=detail.fine)
+    seen, position = recording.seen(layer), recording.head_position(head)
+    known = isinstance(seen.source, Call) and detail.fine
+    return {
+        "weights": packed_weights(weights, fine=detail.fine),
+        "merged": merged,
+        "sums": packed(torch.stack([weights.sum(-1), weights[:, hidden].sum(-1)], dim=-1)),
+        # from a weight of three decimals no score can be had back
+        "lse": packed(seen.lse[0, position].float().cpu()) if known else None,
+        "channels": _channels(recording, layer, head) if detail.channels else None,
+    }
+
+
+def _sketch(recording: Recording, layer: int, head: int, detail: Detail) -> dict[str, Any]:
+    """A head of a long text: its strongest links, a map, and tiles where it looks hardest."""
+    position = recording.head_position(head)
+    noted = summary(recording).layers[recording.layer_numbers.index(layer)]
+    part: dict[str, Any] = {"map": _map(recording, layer, position)}
+    if detail.links:
+        part["links"] = {
+            "size": noted.keys.shape[-1],
+            "keys": packed(noted.keys[position].to(torch.int32)),
+            "weights": packed_weights(noted.weights[position], fine=False),
+        }
+    if detail.tiles:
+        part["tiles"] = list(_tiles(recording, layer, position))
+    return part
+
+
+def _map(recording: Recording, layer: int, position: int) -> dict[str, Any]:
+    plain, everything = (
+        pooled(recording, layer, (MAP, MAP), background=background, head=position)[0]
+        for background in (False, True)
+    )
+    rows, columns = plain.shape
+    return {
+        "rows": rows,
+        "columns": columns,
+        "plain": packed_shades(plain),
+        "all": packed_shades(everything),
+    }
+
+
+def _tiles(recording: Recording, layer: int, position: int) -> Iterator[dict[str, Any]]:
+    """Exact weights around the strongest links of a head, background left out."""
+    seen = recording.seen(layer)
+    if seen.source is None:
+        return
+    whole, place = summary(recording), recording.layer_numbers.index(layer)
+    links = whole.links(place, slice(position, position + 1))
+    worth = links.weights.where(whole.plain(links), 0.0)[0]
+    best, places = worth.flatten().topk(min(256, worth.numel()))
+    part, corners = seen.heads([position]), set[tuple[int, int]]()
+    for weight, k in zip(best.tolist(), places.tolist(), strict=True):
+        row, column = k // worth.shape[1], int(links.keys.flatten()[k])
+        corner = row // TILE * TILE, column // TILE * TILE
+        if weight <= 0 or len(corners) == MOST_TILES:
+            return
+        if corner in corners:
+            continue
+        corners.add(corner)
+        tile = part.rows(slice(corner[0], corner[0] + TILE))[0, 0]
+        tile = tile[:, corner[1] : corner[1] + TILE].float().cpu().nan_to_num(0.0, 0.0, 0.0)
+        yield {
+            "row": corner[0],
+            "column": corner[1],
+            "rows": tile.shape[0],
+            "columns": tile.shape[1],
+            "weights": packed_weights(tile, fine=False),
+        }
+
+
+def _made(recording: Recording) -> str:
     counts = {
         "layer": len(recording.layers),
         "head": len(recording.head_numbers),
         "token": len(recording.tokens),
     }
-    said = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items()]
-    if run > 1:
-        said.append(f"shown in runs of {run}: weights to a run added, from a run averaged")
+    said = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items()]
     # what the lens noted is no news to someone who looks at the weights themselves
     said += [f"{name}: {value}" for name, value in recording.made.items() if name != "lens"]
     return visible(" · ".join(said), 400)
 
 
-def _run_length(recording: Recording) -> int:
-    """How many tokens a row must stand for, so that the weights fit a page."""
-    per_head = MOST_WEIGHTS // (len(recording.layers) * len(recording.head_numbers))
-    run = 1
-    while _runs(len(recording.queries), run) * _runs(len(recording.tokens), run) > per_head:
-        run += 1
-    return run
+def _summary(recording: Recording) -> dict[str, Any]:
+    whole, best = summary(recording), head_links(recording)
+    links = zip(
+        best.query.flatten().tolist(),
+        best.key.flatten().tolist(),
+        best.weight.flatten().tolist(),
+        strict=True,
+    )
+    return {
+        "strongest": [None if query < 0 else [query, key, w] for query, key, w in links],
+        "entropy": [round(value, 4) for value in whole.entropy.flatten().tolist()],
+        "distance": [round(value, 2) for value in whole.distance.flatten().tolist()],
+    }
 
 
-def _runs(count: int, run: int) -> int:
-    return -(-count // run)
+def _thumbs(recording: Recording) -> dict[str, Any]:
+    """A small picture of every head: all its weights, or the strongest links of a longer text."""
+    pictures: dict[str, list[Tensor]] = {"plain": [], "all": []}
+    hidden = sorted(summary(recording).background)
+    short = max(len(recording.queries), len(recording.tokens)) <= THUMB
+    for layer in recording.layer_numbers:
+        seen = recording.seen(layer)
+        if short and seen.source is not None:
+            weights = seen.dense()[0].float().cpu().nan_to_num(0.0, 0.0, 0.0)
+            pictures["all"].append(weights)
+            pictures["plain"].append(weights.index_fill(2, torch.tensor(hidden).long(), 0.0))
+        else:
+            for name, background in (("plain", False), ("all", True)):
+                picture = pooled(recording, layer, (THUMB, THUMB), background=background)
+                pictures[name].append(picture)
+    rows, columns = pictures["all"][0].shape[1:]
+    packs = {name: packed_shades(torch.stack(parts)) for name, parts in pictures.items()}
+    return {"rows": rows, "columns": columns, **packs}
 
 
-def _weights(seen: Seen, run: int) -> Tensor:
-    """A layer's weights by runs: `h i j`; sums over keys and means over queries of a run."""
-    merged: list[Tensor] = []
-    for _, tile in seen.in_tiles(run):
-        weights = tile[0].float().cpu()
-        rows, columns = weights.shape[1:]
-        # whole runs, the last one filled up with zeros and divided by what it really holds
-        whole = pad(weights, (0, -columns % run, 0, -rows % run))
-        sums = whole.unflatten(2, (-1, run)).sum(3).unflatten(1, (-1, run)).sum(2)
-        held = (rows - torch.arange(0, rows, run)).clamp(max=run)
-        merged.append(sums / held[:, None])
-    return torch.cat(merged, dim=1)
+def _link(link: Link) -> dict[str, Any]:
+    return {name: getattr(link, name) for name in ("layer", "head", "query", "key", "weight")}
 
 
-def _sums(weights: Tensor, apart: Sequence[int]) -> Tensor:
-    """What each row gives in all, and to the keys set apart: `l h i 2`, from the exact weights."""
-    return torch.stack([weights.sum(-1), weights[..., list(apart)].sum(-1)], dim=-1)
+def _single(tokens: Sequence[Token]) -> bool:
+    """Whether each token is a word of its own."""
+    return all(len(group) == 1 for group in words(tokens))
 
 
 def _side(
-    tokens: Sequence[Token], text: str, apart: set[int] | frozenset[int], run: int
+    tokens: Sequence[Token], text: str, background: set[int] | frozenset[int]
 ) -> dict[str, Any]:
-    if run > 1:
-        return _side_of_runs(tokens, text, run)
     groups = words(tokens)
     firsts = [tokens[group[0]] for group in groups]
     lasts = [tokens[group[-1]] for group in groups]
@@ -149,32 +324,22 @@ def _side(
         text[first.start : last.end] or first.text
         for first, last in zip(firsts, lasts, strict=True)
     ]
-    return {
+    side: dict[str, Any] = {
         "labels": [visible(token.text) for token in tokens],
         "tight": _tight(tokens, tokens),
-        "apart": sorted(apart),
+        "background": sorted(background),
         "special": [index for index, token in enumerate(tokens) if token.special],
         "words": [place[token.word] for token in tokens],
-        "wordLabels": [visible(word) for word in spelled],
-        "wordTight": _tight(firsts, lasts),
+        "merged": None,
     }
-
-
-def _side_of_runs(tokens: Sequence[Token], text: str, run: int) -> dict[str, Any]:
-    groups = [tokens[first : first + run] for first in range(0, len(tokens), run)]
-    labels = [
-        visible(text[group[0].start : group[-1].end] or " ".join(one.text for one in group))
-        for group in groups
-    ]
-    return {
-        "labels": labels,
-        "tight": [False] * len(groups),
-        "apart": [],
-        "special": [],
-        "words": None,
-        "wordLabels": None,
-        "wordTight": None,
-    }
+    if len(groups) < len(tokens):
+        side["merged"] = {
+            "labels": [visible(word) for word in spelled],
+            "tight": _tight(firsts, lasts),
+            "background": [k for k, group in enumerate(groups) if set(group) <= background],
+            "special": [k for k, first in enumerate(firsts) if first.special],
+        }
+    return side
 
 
 def _tight(firsts: Sequence[Token], lasts: Sequence[Token]) -> list[bool]:
@@ -184,54 +349,35 @@ def _tight(firsts: Sequence[Token], lasts: Sequence[Token]) -> list[bool]:
     return [False, *(one.start == before.end and a and b for one, before, a, b in pairs)]
 
 
-def _lse(recording: Recording) -> str | None:
-    """Log-sum-exps, where scores are known: weights computed elsewhere come without them."""
-    if len(_problems(recording)) < len(recording.layers):
+def _problem(recording: Recording, layer: int) -> Problem | None:
+    """The call that a layer's weights come from, where they come from one."""
+    source = recording.seen(layer).source
+    return source.problem if isinstance(source, Call) else None
+
+
+def _channel_count(recording: Recording) -> int:
+    """Numbers in the query, key and value vectors of one head."""
+    problem = _problem(recording, recording.layer_numbers[0])
+    if problem is None:
+        return 0
+    size, value_size = problem.query.shape[-1], problem.value.shape[-1]
+    return len(recording.queries) * size + len(recording.tokens) * (size + value_size)
+
+
+def _channels(recording: Recording, layer: int, head: int) -> dict[str, Any] | None:
+    """Query, key and value of a head, where its weights were computed from them."""
+    problem, position = _problem(recording, layer), recording.head_position(head)
+    if problem is None:
         return None
-    return packed(torch.stack([seen.lse[0].float().cpu() for seen in recording.layers]))
-
-
-def _problems(recording: Recording) -> list[Problem]:
-    """The calls that the layers' weights come from, where each comes from one."""
-    sources = [seen.source for seen in recording.layers]
-    return [source.problem for source in sources if isinstance(source, Call)]
-
-
-def _added(problem: Problem) -> bool:
-    """Whether the scores are more than scale · q·k."""
-    return problem.bias is not None or problem.slopes is not None
-
-
-def _channels(recording: Recording, choice: Link) -> dict[str, Any] | None:
-    """Query, key and value of as many heads as fit, the chosen one and its layer first."""
-    problems = _problems(recording)
-    if len(problems) < len(recording.layers):
-        return None
-    first = problems[0]
-    size, value_size = first.query.shape[-1], first.value.shape[-1]
-    alike = [(one.query.shape[-1], one.value.shape[-1], one.scale) for one in problems]
-    if len(set(alike)) > 1:
-        return None
-    heads = len(recording.head_numbers)
-    each = len(recording.queries) * size + len(recording.tokens) * (size + value_size)
-    layer, head = recording.layer_numbers.index(choice.layer), recording.head_position(choice.head)
-    order = sorted(
-        range(len(problems) * heads),
-        key=lambda place: (place != layer * heads + head, place // heads != layer, place),
-    )
-    places = sorted(order[: max(1, MOST_CHANNELS // max(each, 1))])
-    parts: list[Tensor] = []
-    for place in places:
-        problem, here = problems[place // heads], place % heads
-        owner = here // (problem.query.shape[1] // problem.key.shape[1])
-        parts += [problem.query[0, here], problem.key[0, owner], problem.value[0, owner]]
+    owner = position // (problem.query.shape[1] // problem.key.shape[1])
+    parts = [problem.query[0, position], problem.key[0, owner], problem.value[0, owner]]
     data, peaks = packed_channels(parts)
+    added = problem.bias is not None or problem.slopes is not None
     return {
-        "size": size,
-        "valueSize": value_size,
-        "scale": first.scale,
-        "plain": not any(one.softcap or _added(one) for one in problems),
-        "places": places,
-        "peaks": [peaks[k : k + 3] for k in range(0, len(peaks), 3)],
+        "size": problem.query.shape[-1],
+        "valueSize": problem.value.shape[-1],
+        "scale": problem.scale,
+        "plain": not (problem.softcap or added),
+        "peaks": peaks,
         "data": data,
     }

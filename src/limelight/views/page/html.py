@@ -1,8 +1,9 @@
 """The page: one HTML file that holds a recording and everything needed to look at it.
 
-The modules in `page/` are plain ES modules, so that a server can hand them out one by one. Here
-they are joined into one script, each in a scope of its own. The page's own security policy
-forbids every request, and lets only this very script run.
+The modules in `assets/` are plain ES modules, so that a server can hand them out one by one. Here
+they are joined into one script, each in a scope of its own. The header and the part of each head
+lie beside one another in script blocks of JSON; a part is read when its head is looked at. The
+page's own security policy forbids every request, and lets only this very script run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import html
 import json
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,8 @@ _EXPORT = re.compile(r"^export (?=(?:async function|function|class|const) (\w+))
 _BODY_STYLE = "html,body{margin:0;background:Canvas}html{color-scheme:light dark}"
 
 
-def page(document: dict[str, Any]) -> str:
-    """A whole HTML page for the document."""
+def page(header: dict[str, Any], parts: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """A whole HTML page, piece by piece: the parts of a long recording need not be held at once."""
     script = _script("document")
     policy = "; ".join(
         [
@@ -38,28 +40,29 @@ def page(document: dict[str, Any]) -> str:
             "form-action 'none'",
         ]
     )
-    title = html.escape(str(document["title"]))
-    return (
+    title = html.escape(str(header["title"]))
+    yield (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"<title>{title}</title>\n<style>{_BODY_STYLE}</style>\n</head>\n<body>\n"
-        f"{_host(document)}<script>{script}</script>\n</body>\n</html>\n"
     )
+    yield from _host(header, parts)
+    yield f"<script>{script}</script>\n</body>\n</html>\n"
 
 
-def fragment(document: dict[str, Any]) -> str:
+def fragment(header: dict[str, Any], parts: Iterable[dict[str, Any]]) -> str:
     """The same view as a piece of HTML, to stand in a notebook or in any other page."""
-    return f"{_host(document)}<script>{_script('host')}</script>"
+    return "".join(_host(header, parts)) + f"<script>{_script('host')}</script>"
 
 
-def _host(document: dict[str, Any]) -> str:
-    return (
-        '<div><script type="application/json">'
-        + safe_json(document)
-        + "</script><noscript>This view of attention needs JavaScript.</noscript></div>"
-    )
+def _host(header: dict[str, Any], parts: Iterable[dict[str, Any]]) -> Iterator[str]:
+    block = '<script type="application/json"'
+    yield f"<div>{block}>{safe_json(header)}</script>"
+    for part in parts:
+        yield f'\n{block} data-head="{part["layer"]}.{part["head"]}">{safe_json(part)}</script>'
+    yield "<noscript>This view of attention needs JavaScript.</noscript></div>"
 
 
 def safe_json(value: object) -> str:
@@ -86,8 +89,10 @@ def _script(keys: str) -> str:
     # a classic script knows where it stands, so that no id is needed to find the element
     start = (
         "const host=document.currentScript.previousElementSibling;"
-        'const data=JSON.parse(host.querySelector("script").textContent);'
-        f"$mount.mount(host,data,{style},{keys});"
+        "const read=(script)=>JSON.parse(script.textContent);"
+        "const part=async(layer,head)=>"
+        'read(host.querySelector(`script[data-head="${layer}.${head}"]`));'
+        f'$mount.mount(host,read(host.querySelector("script")),{style},{keys},part);'
     )
     script = '(()=>{"use strict";\n' + "\n".join(parts) + f"\n{start}\n}})();"
     if "</script" in script.lower() or "<!--" in script:

@@ -4,70 +4,52 @@ from __future__ import annotations
 
 import base64
 import zlib
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 _STEPS = 65535
-_SMALL = 0.03
-_FAINT = 1e-4
 _ALONE = 255
 
 
-class Packed(NamedTuple):
-    """Weights as a page takes them; a weight is (code / 65535)²."""
+def packed_weights(weights: Tensor, *, fine: bool = True) -> dict[str, Any]:
+    """Weights in [0, 1], such that a reader who prints three decimals prints those of the original.
 
-    levels: list[int]
-    """codes that many small weights share"""
-    data: str
-    """for each weight a byte, which names a level or, as 255, says that its code stands alone;
-    then the low bytes of these codes, then their high bytes"""
-
-
-def packed_weights(weights: Tensor, parts: int = 0) -> Packed:
-    """Weights in [0, 1] as 16-bit square roots, which keep the digits of small weights.
-
-    A code moves by one where that is needed to keep the weight on its side of a rounding boundary,
-    so that a reader who prints three decimals prints those of the original.
-
-    Of a long text nearly all weights are small, and there are many. With `parts`, half a thousandth
-    is cut into so many, and the small weights that fall into the same part are told by their mean:
-    by a byte each, which deflates well. With 0 all codes stand alone.
+    Fine: as 16-bit square roots, (code / 65535)², which keep the digits of small weights; a code
+    moves by one where that keeps the weight on its side of a rounding boundary. All low bytes, then
+    all high bytes. Else: as thousandths, a byte each; 255 says that the number stands alone, after
+    the others, by its low bytes and then its high bytes. Of a long text nearly all weights are
+    small, so this is a tenth of the size.
 
     >>> import torch
-    >>> levels, data = packed_weights(torch.tensor([0.0, 0.25]))
-    >>> levels, unpacked(data)  # two that stand alone: 0 and 0x8000
-    ([], b'\\xff\\xff\\x00\\x00\\x00\\x80')
+    >>> coarse = packed_weights(torch.tensor([0.0004, 0.0125, 0.9]), fine=False)
+    >>> coarse["kind"], unpacked(coarse["data"])  # 0, 13, and 900 by itself
+    ('thousandths', b'\\x00\\r\\xff\\x84\\x03')
     """
     exact = weights.detach().double().cpu().clamp(0, 1).flatten()
-    small = exact < (min(_SMALL, 250 * 0.0005 / parts) if parts else -1.0)
-    told = exact.masked_scatter(small, _means(exact[small], parts))
-    codes = (told.sqrt() * _STEPS).round()
     printed = _thousandths(exact)
+    if not fine:
+        thousandths = printed.to(torch.int32)
+        alone = thousandths[thousandths >= _ALONE]
+        names = thousandths.clamp(max=_ALONE).to(torch.uint8)
+        return {"kind": "thousandths", "data": packed(torch.cat([names, *_bytes(alone)]))}
+    codes = (exact.sqrt() * _STEPS).round()
     (wrong,) = (_thousandths((codes / _STEPS) ** 2) != printed).nonzero(as_tuple=True)
     up = _thousandths(((codes[wrong] + 1) / _STEPS) ** 2) == printed[wrong]
     codes[wrong] += torch.where(up, 1.0, -1.0)
     codes = codes.clamp(0, _STEPS).to(torch.int32)
-    levels, places = codes[small].unique(return_inverse=True)
-    names = torch.full(codes.shape, _ALONE, dtype=torch.uint8)
-    names[small] = places.to(torch.uint8)
-    alone = codes[~small]
-    lows, highs = (alone & 255).to(torch.uint8), (alone >> 8).to(torch.uint8)
-    return Packed(levels.tolist(), packed(torch.cat([names, lows, highs])))
+    return {"kind": "fine", "data": packed(torch.cat(_bytes(codes)))}
 
 
-def _means(small: Tensor, parts: int) -> Tensor:
-    """Each weight as the mean of those in its part of half a thousandth; nothing stays nothing."""
-    if not small.numel():
-        return small
-    thousandths = _thousandths(small)
-    within = ((small * 1000 + 0.5 - thousandths) * 2 * parts).floor()
-    places = (thousandths * 2 * parts + within).long() + 2
-    # logarithmic colours begin at the faint ones: these are told apart from the rest
-    places[small < _FAINT] = 1
-    places[small == 0] = 0
-    return (places.bincount(small) / places.bincount().clamp(min=1))[places]
+def packed_shades(weights: Tensor) -> str:
+    """Weights in [0, 1] as the nearest of 256 square roots: enough for a small picture."""
+    return packed((weights.detach().cpu().clamp(0, 1).sqrt() * 255).round().to(torch.uint8))
+
+
+def _bytes(codes: Tensor) -> list[Tensor]:
+    """Low bytes and high bytes: like numbers beside one another deflate better."""
+    return [(codes & 255).to(torch.uint8), (codes >> 8).to(torch.uint8)]
 
 
 def _thousandths(values: Tensor) -> Tensor:
@@ -77,9 +59,10 @@ def _thousandths(values: Tensor) -> Tensor:
 
 def packed_channels(parts: list[Tensor]) -> tuple[str, list[float]]:
     """Vectors of either sign as 16-bit shares of the largest magnitude of their part."""
+    parts = [part.detach().double().cpu().nan_to_num(0.0, 0.0, 0.0) for part in parts]
     peaks = [float(part.abs().max()) if part.numel() else 0.0 for part in parts]
     codes = [
-        (part.detach().double().cpu() / (peak or 1.0) * 32767).round().to(torch.int16).flatten()
+        (part / (peak or 1.0) * 32767).round().to(torch.int16).flatten()
         for part, peak in zip(parts, peaks, strict=True)
     ]
     return packed(torch.cat(codes)), peaks
@@ -88,9 +71,9 @@ def packed_channels(parts: list[Tensor]) -> tuple[str, list[float]]:
 def packed(numbers: Tensor) -> str:
     """The numbers' own bytes (little-endian), deflated, in base64."""
     # numpy has no byte order of its own here: every platform torch runs on is little-endian
-    # numbers repeat by value rather than in runs, which is what Z_FILTERED is for
-    deflate = zlib.compressobj(6, strategy=zlib.Z_FILTERED)
-    data = deflate.compress(numbers.contiguous().numpy().tobytes()) + deflate.flush()
+    # harder work on a long text would take longer than reading it with the model did
+    level = 6 if numbers.numel() < 1 << 15 else 1
+    data = zlib.compress(numbers.contiguous().numpy().tobytes(), level)
     return base64.b64encode(data).decode()
 
 

@@ -2,11 +2,17 @@
 
 import { FONT, fitted, number, reveal, scrolling, svg, widthOf } from "./dom.js";
 import { height } from "./scale.js";
-import { answers, asking, strongest } from "./view.js";
+import { answers, asking, strongest, weightAt } from "./view.js";
+
+/** @typedef {import("./view.js").View} View */
 
 const WIDTH = 440;
 const LABEL = 104; // room for a label
 
+/**
+ * Of a long text the tokens around who asks and who answers; else all of them.
+ * @param {import("./store.js").Store} store
+ */
 export function createArcs(store) {
   const root = svg("svg", { class: "picture arcs", role: "img", "font-family": FONT });
   let links = null;
@@ -31,8 +37,8 @@ export function createArcs(store) {
     const x = (event.clientX - box.left) * zoom;
     const place = Math.floor(((event.clientY - box.top) * zoom - 8) / layout.step);
     const right = x > WIDTH / 2;
-    if (place < 0 || place >= (right ? layout.columns : layout.rows)) return null;
-    return { right, place };
+    const tokens = right ? layout.columns : layout.rows;
+    return place < 0 || place >= tokens.length ? null : { right, place: tokens[place] };
   }
 
   root.addEventListener("pointermove", (event) => {
@@ -53,63 +59,85 @@ export function createArcs(store) {
     const row = asking(state);
     const chosen = choose(view, row, state.key);
     const y = (place) => 8 + (place + 0.5) * layout.step;
-    links.replaceChildren(...chosen.slice().reverse().map((link) => {
-      const part = height(link.weight, view.peak, state.log);
+    const rowPlace = new Map(layout.rows.map((token, place) => [token, place]));
+    const columnPlace = new Map(layout.columns.map((token, place) => [token, place]));
+    const drawn = chosen.filter((link) => rowPlace.has(link.row) && columnPlace.has(link.column));
+    links.replaceChildren(...drawn.reverse().map((link) => {
+      const part = height(link.weight, layout.peak, state.log);
+      const [from, to] = [y(rowPlace.get(link.row)), y(columnPlace.get(link.column))];
       const bend = (layout.end - layout.start) * 0.45;
       return svg("path", {
-        d: `M${layout.start} ${y(link.row)}C${layout.start + bend} ${y(link.row)} ${layout.end - bend} ${y(link.column)} ${layout.end} ${y(link.column)}`,
+        d: `M${layout.start} ${from}C${layout.start + bend} ${from} ${layout.end - bend} ${to} ${layout.end} ${to}`,
         stroke: palette.answer,
         "stroke-opacity": (0.08 + 0.85 * part).toFixed(3),
         "stroke-width": (0.75 + Math.min(layout.step * 0.4, 7) * part).toFixed(2),
       });
     }));
     names.replaceChildren(
-      ...side(view, view.rows.labels, false, row, y),
-      ...side(view, view.columns.labels, true, state.key, y, row),
+      ...side(view, layout.rows, false, row, y),
+      ...side(view, layout.columns, true, state.key, y, row),
     );
   }
 
   const element = scrolling({ class: "frame" }, root);
-  return { element, picture: root, draw, focus, reveal: (row) => reveal(element, names.children[row]) };
+  return { element, picture: root, draw, focus, reveal: (row) => reveal(element, names.children[layout.rows.indexOf(row)] ?? names) };
 
-  function side(view, labels, right, marked, y, row = null) {
+  /** @param {View} view @param {number[]} tokens @param {boolean} right @param {number | null} marked @param {(place: number) => number} y @param {number | null} row */
+  function side(view, tokens, right, marked, y, row = null) {
     const { palette } = view;
-    return labels.map((label, place) => {
-      const apart = right && view.apart.has(place);
-      const weight = right && row !== null && view.shown(place) ? view.matrix.at(row, place) : 0;
-      const strong = place === marked || (row !== null && right && weight >= 0.04);
-      const fill = place === marked ? (right ? palette.answer : palette.ask) : apart ? palette.muted : palette.ink;
+    const labels = (right ? view.columns : view.rows).labels;
+    return tokens.map((token, place) => {
+      const faint = right && view.background.has(token);
+      const weight = right && row !== null && view.shown(token) ? weightAt(view, row, token) : 0;
+      const strong = token === marked || (row !== null && right && weight >= 0.04);
+      const fill = token === marked ? (right ? palette.answer : palette.ask) : faint ? palette.muted : palette.ink;
+      const gap = place > 0 && tokens[place - 1] !== token - 1;
       const text = svg("text", {
         x: right ? layout.end + 9 : layout.start - 9, y: y(place),
         "text-anchor": right ? "start" : "end", "dominant-baseline": "central",
         fill, "font-weight": strong ? 650 : 400, "fill-opacity": right && row !== null && !strong ? 0.55 : 1,
-      }, fitted(label, layout.size, LABEL));
+      }, fitted(gap ? `… ${labels[token]}` : labels[token], layout.size, LABEL));
       if (!strong || !right || row === null) return text;
       return svg("g", {}, text, svg("text", {
         x: layout.numbers, y: y(place), "text-anchor": "end", "dominant-baseline": "central",
         fill: palette.muted, "font-size": layout.size * 0.92,
-      }, number(view.matrix.at(row, place))));
+      }, number(weightAt(view, row, token))));
     });
   }
 }
 
+/** @param {View} view */
 function measure(view) {
-  const rows = view.matrix.rows;
-  const columns = view.matrix.columns;
-  const most = Math.max(rows, columns);
+  const all = (/** @type {string[]} */ labels) => labels.map((_, token) => token);
+  const rows = view.excerpt?.rows ?? all(view.rows.labels);
+  const columns = view.excerpt?.columns ?? all(view.columns.labels);
+  const most = Math.max(rows.length, columns.length);
   const step = Math.min(34, Math.max(12, Math.floor(600 / most)));
   const size = Math.min(14, step * 0.78);
-  const longest = Math.max(...view.columns.labels.map((label) => widthOf(fitted(label, size, LABEL), size)));
+  const longest = Math.max(...columns.map((token) => widthOf(fitted(view.columns.labels[token], size, LABEL), size)));
   const numbers = 279 + longest + 52;
-  return { rows, columns, step, size, numbers, start: 128, end: 270, total: most * step + 16 };
+  const peak = view.grid.kind === "whole" ? view.grid.peak : 1;
+  return { rows, columns, step, size, numbers, peak, start: 128, end: 270, total: most * step + 16 };
 }
 
+/** The links to draw: of one row, of one column, or the strongest; none that would print as 0.000. */
 function choose(view, row, key) {
-  if (row !== null) return answers(view, row).slice(0, 24).map((link) => ({ row, ...link }));
-  if (key === null) return strongest(view, 4 * view.matrix.rows);
-  const links = [];
-  for (let i = 0; i < view.matrix.rows; i += 1) {
-    links.push({ row: i, column: key, weight: view.matrix.at(i, key) });
+  if (row !== null) {
+    return answers(view, row).slice(0, 24).filter((link) => link.weight >= 0.0005).map((link) => ({ row, ...link }));
   }
-  return links.sort((a, b) => b.weight - a.weight).slice(0, 48);
+  if (view.grid.kind !== "whole") return layoutLinks(view, key);
+  if (key === null) return strongest(view, view.excerpt ? 4000 : 4 * view.grid.matrix.rows);
+  const links = [];
+  for (let i = 0; i < view.grid.matrix.rows; i += 1) {
+    links.push({ row: i, column: key, weight: view.grid.matrix.at(i, key) });
+  }
+  return links.filter((link) => link.weight >= 0.0005).sort((a, b) => b.weight - a.weight).slice(0, 48);
+}
+
+/** The links of the tokens in sight of a long text. @param {View} view @param {number | null} key */
+function layoutLinks(view, key) {
+  const rows = view.excerpt?.rows ?? [...view.rows.labels.keys()];
+  return rows.flatMap((row) => answers(view, row).map((link) => ({ row, ...link })))
+    .filter((link) => link.weight >= 0.0005 && (key === null || link.column === key))
+    .sort((a, b) => b.weight - a.weight).slice(0, 200);
 }

@@ -4,13 +4,17 @@ import { html } from "./dom.js";
 
 const SCHEMES = { auto: "◐ Auto", light: "○ Light", dark: "● Dark" };
 
+/**
+ * @param {import("./store.js").Store} store
+ * @param {import("./numbers.js").Spec} spec
+ */
 export function createControls(store, spec) {
   const layer = choice("Layer", spec.layers.map(String), (value) => store.set({ layer: value }));
   const head = choice("Head", spec.heads.map(String), (value) => store.set({ head: value }));
   const toggles = [
-    toggle("sinks", "Sinks", "Show the tokens that soak up attention too: special tokens, punctuation, a first token that draws far more than its share (S)"),
+    toggle("background", "Background", "Show background tokens too: special tokens, punctuation, a first token that draws far more than its share (B)"),
     toggle("log", "Log scale", "Colour by the logarithm of the weight (G)"),
-    ...(spec.queries.wordLabels ? [toggle("words", "Words", "Join the pieces of a word (W)")] : []),
+    ...(spec.queries.merged ? [toggle("words", "Words", "Join the pieces of a word (W)")] : []),
   ];
   const scheme = html("button", {
     type: "button", class: "quiet", title: "Colours: as the system, light, dark",
@@ -55,7 +59,11 @@ function choice(name, options, choose) {
   return { element, show: (value) => { select.selectedIndex = value; } };
 }
 
-/** Letters that work while the focus is anywhere inside the view. */
+/**
+ * Letters that work while the focus is anywhere inside the view.
+ * @param {import("./store.js").Store} store
+ * @param {import("./numbers.js").Spec} spec
+ */
 export function keyboard(store, spec) {
   const around = (value, count, amount) => (value + amount + count) % count;
   return (event) => {
@@ -65,9 +73,9 @@ export function keyboard(store, spec) {
     const actions = {
       l: () => ({ layer: around(state.layer, spec.layers.length, back) }),
       h: () => ({ head: around(state.head, spec.heads.length, back) }),
-      s: () => ({ sinks: !state.sinks }),
+      b: () => ({ background: !state.background }),
       g: () => ({ log: !state.log }),
-      w: () => (spec.queries.wordLabels ? { words: !state.words, locked: null, query: null, key: null } : {}),
+      w: () => (spec.queries.merged ? { words: !state.words, locked: null, query: null, key: null } : {}),
       escape: () => ({ locked: null, query: null, key: null }),
     };
     const action = actions[event.key.toLowerCase()];

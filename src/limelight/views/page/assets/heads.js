@@ -2,16 +2,22 @@
 
 import { FONT, html, number, scrolling, shorten, svg } from "./dom.js";
 import { height, rgb } from "./scale.js";
-import { derive, entropy, strongest } from "./view.js";
+
+/** @typedef {import("./numbers.js").Spec} Spec */
+/** @typedef {import("./view.js").View} View */
 
 const GAP = 5;
 const LEFT = 24;
 const TOP = 20;
 
-export function createHeads(store, numbers) {
-  const { layers } = numbers.spec;
-  const heads = numbers.spec.heads.length;
-  const name = (layer, head) => `layer ${layers[layer]}, head ${numbers.spec.heads[head]}`;
+/**
+ * @param {import("./store.js").Store} store
+ * @param {Spec} spec
+ */
+export function createHeads(store, spec) {
+  const { layers } = spec;
+  const heads = spec.heads.length;
+  const name = (layer, head) => `layer ${layers[layer]}, head ${spec.heads[head]}`;
   const root = svg("svg", { class: "picture heads", role: "group", "aria-label": "All heads", "font-family": FONT });
   const caption = html("p", { class: "caption", "aria-live": "polite" });
   const ramp = html("canvas", { class: "ramp", width: 64, height: 1, role: "img", "aria-label": "Colours from 0 to 1" });
@@ -22,7 +28,7 @@ export function createHeads(store, numbers) {
   function draw(view) {
     const before = drawn;
     drawn = view;
-    const same = before && ["log", "sinks", "words"].every((key) => before.state[key] === view.state[key]);
+    const same = before && ["log", "background"].every((key) => before.state[key] === view.state[key]);
     if (!same || before.palette !== view.palette) build(view);
     mark(view);
   }
@@ -41,7 +47,7 @@ export function createHeads(store, numbers) {
       x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": 10.5, fill: view.palette.muted,
     }, text);
     for (let head = 0; head < heads; head += 1) {
-      parts.push(label(String(numbers.spec.heads[head]), LEFT + head * cell + (cell - GAP) / 2, 9, "middle"));
+      parts.push(label(String(spec.heads[head]), LEFT + head * cell + (cell - GAP) / 2, 9, "middle"));
     }
     layers.forEach((number_, layer) => {
       parts.push(label(String(number_), LEFT - 8, TOP + layer * cell + (cell - GAP) / 2, "end"));
@@ -55,7 +61,7 @@ export function createHeads(store, numbers) {
     const side = cell - GAP;
     const place = { x: LEFT + head * cell, y: TOP + layer * cell, width: side, height: side };
     const image = svg("image", {
-      ...place, href: sketch(view, numbers, layer, head), preserveAspectRatio: "none", "image-rendering": "pixelated",
+      ...place, href: sketch(view, layer * heads + head), preserveAspectRatio: "none", "image-rendering": "pixelated",
     });
     const edge = svg("rect", { ...place, rx: 3, fill: "none", stroke: view.palette.line });
     const group = svg("g", {
@@ -99,18 +105,19 @@ export function createHeads(store, numbers) {
   }
 
   function explain(layer, head) {
-    const view = derive(numbers, { ...drawn.state, layer, head });
-    const [best] = strongest(view, 1);
+    const place = layer * heads + head;
+    const best = spec.summary.strongest[place];
     const parts = [html("strong", {}, name(layer, head).replace("l", "L"))];
     if (best) {
+      const [query, key, weight] = best;
       parts.push(
         "  strongest ",
-        html("bdi", { class: "asker" }, shorten(view.rows.labels[best.row], 20)), " → ",
-        html("bdi", { class: "answer" }, shorten(view.columns.labels[best.column], 20)), " ",
-        html("span", { class: "number" }, number(best.weight)),
+        html("bdi", { class: "asker" }, shorten(spec.queries.labels[query], 20)), " → ",
+        html("bdi", { class: "answer" }, shorten(spec.keys.labels[key], 20)), " ",
+        html("span", { class: "number" }, number(weight)),
       );
     }
-    parts.push(`  ·  entropy ${number(entropy(view.matrix), 2)} bits`);
+    parts.push(`  ·  entropy ${number(spec.summary.entropy[place], 2)} bits  ·  reach ${number(spec.summary.distance[place], 1)} tokens`);
     caption.replaceChildren(...parts);
   }
 
@@ -129,26 +136,15 @@ function paintRamp(canvas, view) {
   }
 }
 
-/** One head as a picture of at most 48 × 48 pixels, each the strongest weight under it, on a scale from 0 to 1. */
-function sketch(view, numbers, layer, head) {
-  const { matrix, shown, state } = derive(numbers, { ...view.state, layer, head });
-  const { rows, columns, values } = matrix;
-  const width = Math.min(columns, 48);
-  const tall = Math.min(rows, 48);
-  const pooled = new Float32Array(width * tall);
-  for (let j = 0; j < columns; j += 1) {
-    if (!shown(j)) continue;
-    const x = Math.floor((j * width) / columns);
-    for (let i = 0; i < rows; i += 1) {
-      const place = Math.floor((i * tall) / rows) * width + x;
-      if (values[i * columns + j] > pooled[place]) pooled[place] = values[i * columns + j];
-    }
-  }
-  const canvas = html("canvas", { width, height: tall });
+/** One head as a picture, each pixel the strongest weight under it, on a scale from 0 to 1. */
+function sketch(view, place) {
+  const { rows, columns, plain, all } = view.spec.thumbs;
+  const codes = (view.state.background ? all : plain).subarray(place * rows * columns, (place + 1) * rows * columns);
+  const canvas = html("canvas", { width: columns, height: rows });
   const context = canvas.getContext("2d");
-  const image = context.createImageData(width, tall);
-  pooled.forEach((weight, place) => {
-    image.data.set([...rgb(view.palette, height(weight, 1, state.log)), 255], 4 * place);
+  const image = context.createImageData(columns, rows);
+  codes.forEach((code, k) => {
+    image.data.set([...rgb(view.palette, height((code / 255) ** 2, 1, view.state.log)), 255], 4 * k);
   });
   context.putImageData(image, 0, 0);
   return canvas.toDataURL();

@@ -2,17 +2,24 @@
 
 import { FONT, fitted, html, number, scrolling, shorten, svg, widthOf } from "./dom.js";
 import { colour, height, lowest, rgb } from "./scale.js";
-import { asking } from "./view.js";
+import { asking, firstOf } from "./view.js";
+
+/** @typedef {import("./view.js").View} View */
 
 const MOST_RECTANGLES = 4096; // beyond, the cells are one picture
 const WIDEST = 660;
 const LABEL = 7.2; // room for a label, in units of its size
 const SMALLEST = 8.5; // a label that can be read
 
+/**
+ * All weights of a text one can read; of a long one its map, and exact tiles within it.
+ * @param {import("./store.js").Store} store
+ */
 export function createHeatmap(store) {
   const root = svg("svg", { class: "picture heatmap", role: "img", "font-family": FONT });
   const tip = html("div", { class: "tip", role: "status", hidden: true });
   const frame = scrolling({ class: "frame" }, root, tip);
+  const places = html("div", { class: "tiles", role: "group", "aria-label": "Exact tiles" });
   let layout = null;
   let marks = null;
   let drawn = null;
@@ -29,6 +36,7 @@ export function createHeatmap(store) {
     root.setAttribute("aria-label", describe(view));
     marks = svg("g", { "pointer-events": "none" });
     root.replaceChildren(cells(view, layout), ...labels(view, layout), legend(view, layout, total), marks);
+    places.replaceChildren(...tileButtons(view));
     focus(view);
   }
 
@@ -43,7 +51,9 @@ export function createHeatmap(store) {
 
   root.addEventListener("pointermove", (event) => {
     const found = locate(event);
-    store.set({ query: found?.row ?? null, key: found?.column ?? null });
+    const { kind, firstRow, firstColumn } = drawn.grid;
+    const place = kind === "map" ? null : found;
+    store.set({ query: place ? firstRow + place.row : null, key: place ? firstColumn + place.column : null });
     tell(found);
   });
   root.addEventListener("pointerleave", () => {
@@ -52,17 +62,36 @@ export function createHeatmap(store) {
   });
   root.addEventListener("click", (event) => {
     const found = locate(event);
-    if (found) store.set({ locked: store.get().locked === found.row ? null : found.row });
+    if (!found) return;
+    if (drawn.grid.kind === "map") {
+      const tile = tileAt(drawn, found.row, found.column);
+      if (tile >= 0) store.set({ tile });
+      return;
+    }
+    const row = drawn.grid.firstRow + found.row;
+    store.set({ locked: store.get().locked === row ? null : row });
   });
+
+  /** @param {View} view */
+  function tileButtons(view) {
+    const { tiles } = view.head;
+    if (view.grid.kind === "whole" || !tiles.length) return [];
+    const button = (/** @type {number | null} */ tile, /** @type {string} */ label) => html("button", {
+      type: "button", class: "quiet", "aria-pressed": String(view.state.tile === tile), click: () => store.set({ tile, query: null, key: null }),
+    }, label);
+    return [button(null, "Whole text"), ...tiles.map(({ row, column }, tile) => button(tile, `${row} → ${column}`))];
+  }
 
   function tell(found) {
     tip.hidden = !found;
     if (!found) return;
     const { row, column } = found;
+    const { grid } = drawn;
+    const hint = grid.kind !== "map" ? "" : ` at most${tileAt(drawn, row, column) < 0 ? "" : "; click for the exact tile"}`;
     tip.replaceChildren(
-      html("bdi", { class: "asker" }, shorten(drawn.rows.labels[row], 24)), " → ",
-      html("bdi", { class: "answer" }, shorten(drawn.columns.labels[column], 24)), " ",
-      html("strong", { class: "number" }, number(drawn.matrix.at(row, column))),
+      html("bdi", { class: "asker" }, shorten(grid.rows[row], 24)), " → ",
+      html("bdi", { class: "answer" }, shorten(grid.columns[column], 24)), " ",
+      html("strong", { class: "number" }, number(grid.matrix.at(row, column))), hint,
     );
     const box = root.getBoundingClientRect();
     const zoom = box.width / root.viewBox.baseVal.width;
@@ -76,8 +105,15 @@ export function createHeatmap(store) {
 
   function focus(view) {
     const { left, top, cell, rows, columns } = layout;
-    const row = asking(view.state);
-    const column = view.state.key;
+    const asker = asking(view.state);
+    const { kind, firstRow, firstColumn } = view.grid;
+    const within = (/** @type {number | null} */ place, /** @type {number} */ first, /** @type {number} */ count, /** @type {number} */ total) => {
+      if (place === null) return null;
+      const here = kind === "map" ? Math.floor((place * count) / total) : place - first;
+      return here >= 0 && here < count ? here : null;
+    };
+    const row = within(asker, firstRow, rows, view.rows.labels.length);
+    const column = within(view.state.key, firstColumn, columns, view.columns.labels.length);
     const frameOf = (x, y, width, tall, stroke) => svg("rect", {
       x, y, width, height: tall, rx: Math.min(3, cell / 4), fill: "none", stroke, "stroke-width": 1.75,
     });
@@ -90,12 +126,26 @@ export function createHeatmap(store) {
         clear(16, top + (row + 0.5) * cell - 0.6 * size, left - 20, 1.2 * size),
         rowLabel(view, layout, row, { "font-weight": 650, fill: view.palette.ask }));
     }
-    if (column !== null && column < columns) {
+    if (column !== null) {
       parts.push(frameOf(left + column * cell, top, cell, rows * cell, view.palette.answer),
         clear(left + (column + 0.5) * cell - 0.6 * size, 16, 1.2 * size, top - 20),
         columnLabel(view, layout, column, { "font-weight": 650, fill: view.palette.answer }));
     }
+    if (kind === "map") parts.push(...view.head.tiles.map((tile) => tileMark(view, tile)));
     marks.replaceChildren(...parts);
+  }
+
+  /** @param {View} view @param {import("./numbers.js").Tile} tile */
+  function tileMark(view, tile) {
+    const { left, top, cell, rows, columns } = layout;
+    const x = (tile.column * columns) / view.columns.labels.length;
+    const y = (tile.row * rows) / view.rows.labels.length;
+    const wide = Math.max(1, (tile.matrix.columns * columns) / view.columns.labels.length);
+    const tall = Math.max(1, (tile.matrix.rows * rows) / view.rows.labels.length);
+    return svg("rect", {
+      class: "tile", x: left + x * cell - 1, y: top + y * cell - 1, width: wide * cell + 2, height: tall * cell + 2,
+      rx: 2, fill: "none", stroke: view.palette.answer, "stroke-width": 1.5,
+    });
   }
 
   let width = 0;
@@ -105,20 +155,35 @@ export function createHeatmap(store) {
     if (changed && drawn) draw({ ...drawn, state: store.get() });
   }).observe(frame);
 
-  return { element: frame, picture: root, draw, focus };
+  return { element: html("div", {}, places, frame), picture: root, draw, focus };
 }
 
+/** The tile that lies in a cell of the map, or −1. @param {View} view @param {number} row @param {number} column */
+function tileAt(view, row, column) {
+  const { rows, columns } = view.grid.matrix;
+  const first = (/** @type {number} */ cell, /** @type {number} */ cells, /** @type {string[]} */ labels) => firstOf(cell, cells, labels.length);
+  return view.head.tiles.findIndex((tile) => (
+    tile.row < first(row + 1, rows, view.rows.labels) && tile.row + tile.matrix.rows > first(row, rows, view.rows.labels)
+    && tile.column < first(column + 1, columns, view.columns.labels)
+    && tile.column + tile.matrix.columns > first(column, columns, view.columns.labels)));
+}
+
+/** @param {View} view @param {number} room */
 function measure(view, room) {
-  const rows = view.matrix.rows;
-  const columns = view.matrix.columns;
-  const margin = (side, size) => 18 + Math.ceil(
-    Math.max(...side.labels.map((label) => widthOf(fitted(label, size, LABEL * size), size))));
+  const { rows, columns } = view.grid.matrix;
+  const margin = (/** @type {string[]} */ labels, /** @type {number} */ size) => 18 + Math.ceil(
+    labels.reduce((most, label) => Math.max(most, widthOf(fitted(label, size, LABEL * size), size)), 0));
   const fitting = (left) => Math.min(34, Math.max(0.5, (Math.min(room, WIDEST) - left - 8) / columns));
-  const size = Math.min(13, Math.max(SMALLEST, fitting(margin(view.rows, 11)) * 0.8));
-  const left = margin(view.rows, size);
+  const size = Math.min(13, Math.max(SMALLEST, fitting(margin(view.grid.rows, 11)) * 0.8));
+  const left = margin(view.grid.rows, size);
   const cell = fitting(left);
   const every = Math.ceil((size * 1.1) / cell); // where there is no room for all, every so many are named
-  return { rows, columns, size, left, cell, every, bottom: 46, top: margin(view.columns, size) + 8 };
+  return { rows, columns, size, left, cell, every, bottom: 46, top: margin(view.grid.columns, size) + 8 };
+}
+
+/** Whether a column of the grid is shown. @param {View} view @param {number} column */
+function shown(view, column) {
+  return view.grid.kind === "map" || view.shown(view.grid.firstColumn + column);
 }
 
 function cells(view, { left, top, cell, rows, columns }) {
@@ -131,8 +196,8 @@ function cells(view, { left, top, cell, rows, columns }) {
   const gap = cell > 8 ? 1 : 0;
   for (let i = 0; i < rows; i += 1) {
     for (let j = 0; j < columns; j += 1) {
-      const fill = view.shown(j)
-        ? colour(palette, height(view.matrix.at(i, j), view.peak, state.log))
+      const fill = shown(view, j)
+        ? colour(palette, height(view.grid.matrix.at(i, j), view.grid.peak, state.log))
         : palette.paper;
       group.append(svg("rect", {
         x: left + j * cell + gap / 2, y: top + i * cell + gap / 2,
@@ -145,13 +210,13 @@ function cells(view, { left, top, cell, rows, columns }) {
 
 /** The matrix as a picture of one pixel a cell. */
 export function paint(view) {
-  const { rows, columns } = view.matrix;
+  const { rows, columns } = view.grid.matrix;
   const canvas = html("canvas", { width: columns, height: rows });
   const context = canvas.getContext("2d");
   const image = context.createImageData(columns, rows);
   for (let i = 0; i < rows; i += 1) {
     for (let j = 0; j < columns; j += 1) {
-      const part = view.shown(j) ? height(view.matrix.at(i, j), view.peak, view.state.log) : 0;
+      const part = shown(view, j) ? height(view.grid.matrix.at(i, j), view.grid.peak, view.state.log) : 0;
       image.data.set([...rgb(view.palette, part), 255], 4 * (i * columns + j));
     }
   }
@@ -169,7 +234,7 @@ function labels(view, layout) {
   ];
   for (let i = 0; i < rows; i += every) names.push(rowLabel(view, layout, i, { fill: palette.ink }));
   for (let j = 0; j < columns; j += every) {
-    names.push(columnLabel(view, layout, j, { fill: view.apart.has(j) ? palette.muted : palette.ink }));
+    names.push(columnLabel(view, layout, j, { fill: shown(view, j) ? palette.ink : palette.muted }));
   }
   return names;
 }
@@ -178,18 +243,19 @@ function rowLabel(view, { left, top, cell, size }, row, style) {
   return svg("text", {
     class: "asks-label", x: left - 8, y: top + (row + 0.5) * cell, "text-anchor": "end",
     "dominant-baseline": "central", "font-size": size, ...style,
-  }, fitted(view.rows.labels[row], size, LABEL * size));
+  }, fitted(view.grid.rows[row], size, LABEL * size));
 }
 
 function columnLabel(view, { left, top, cell, size }, column, style) {
   return svg("text", {
     class: "answers-label", transform: `translate(${left + (column + 0.5) * cell} ${top - 7}) rotate(-90)`,
     "dominant-baseline": "central", "font-size": size, ...style,
-  }, fitted(view.columns.labels[column], size, LABEL * size));
+  }, fitted(view.grid.columns[column], size, LABEL * size));
 }
 
 function legend(view, { left, columns, cell }, total) {
-  const { palette, state, peak } = view;
+  const { palette, state } = view;
+  const { peak } = view.grid;
   const width = Math.min(180, Math.max(columns * cell, 120));
   const steps = 48;
   const group = svg("g", { transform: `translate(${left} ${total - 30})`, "font-size": 11, fill: palette.muted });
@@ -202,12 +268,18 @@ function legend(view, { left, columns, cell }, total) {
     svg("rect", { width, height: 8, fill: "none", stroke: palette.line }),
     svg("text", { y: 22 }, state.log ? `≤ ${lowest(true)}` : "0"),
     svg("text", { x: width, y: 22, "text-anchor": "end" }, number(peak)),
-    svg("text", { x: width / 2, y: 22, "text-anchor": "middle" }, state.log ? "weight, logarithmic" : "weight"),
+    svg("text", { x: width / 2, y: 22, "text-anchor": "middle" }, legendText(view)),
   );
   return group;
 }
 
+/** @param {View} view */
+function legendText(view) {
+  const what = view.grid.kind === "map" ? "strongest weight" : "weight";
+  return view.state.log ? `${what}, logarithmic` : what;
+}
+
 function describe(view) {
   const { layer, head } = view.state;
-  return `Attention weights of layer ${view.spec.layers[layer]}, head ${view.spec.heads[head]}: ${view.matrix.rows} tokens ask, ${view.matrix.columns} answer.`;
+  return `Attention weights of layer ${view.spec.layers[layer]}, head ${view.spec.heads[head]}: ${view.grid.matrix.rows} tokens ask, ${view.grid.matrix.columns} answer.`;
 }

@@ -6,67 +6,120 @@ import { html } from "./dom.js";
 import { savePng, saveSvg } from "./exports.js";
 import { createHeads } from "./heads.js";
 import { createHeatmap } from "./heatmap.js";
-import { Numbers } from "./numbers.js";
+import { readHead, readHeader } from "./numbers.js";
 import { createSentence } from "./sentence.js";
 import { createSteps } from "./steps.js";
 import { createStore } from "./store.js";
 import { derive } from "./view.js";
+import { createWorth } from "./worth.js";
 
-const STRUCTURAL = ["layer", "head", "sinks", "log", "words", "scheme", "systemDark"];
+/** @typedef {import("./numbers.js").Spec} Spec */
+/** @typedef {import("./numbers.js").Head} Head */
+/** @typedef {import("./view.js").State} State */
+
+const STRUCTURAL = ["layer", "head", "tile", "background", "log", "words", "scheme", "systemDark"];
+const KEPT = 24; // heads that stay unpacked
 
 /**
- * Show the document inside `host`, dressed by the style sheet `css`.
+ * Show a recording inside `host`, dressed by the style sheet `css`.
+ *
  * Letter keys work while the focus is inside; on a page of its own, `keys` can be the whole page.
+ * @param {HTMLElement} host
+ * @param {any} document_ the header, as `document.header` makes it
+ * @param {string} css
+ * @param {EventTarget} keys
+ * @param {(layer: number, head: number) => Promise<any>} parts gives the part of a head, by its numbers in the model
  */
-export async function mount(host, document_, css, keys = host) {
+export async function mount(host, document_, css, keys, parts) {
   const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
   const sheet = new CSSStyleSheet();
   sheet.replaceSync(css);
   root.adoptedStyleSheets = [sheet];
-  const numbers = await Numbers.read(document_);
-  const { spec } = numbers;
+  const spec = await readHeader(document_);
+  const head = remembered(spec, parts);
   const store = createStore(opening(spec));
-  const panels = createPanels(store, numbers);
+  const panels = createPanels(store, spec);
   const controls = createControls(store, spec);
   const page = html("article", { class: "limelight" },
-    header(spec, controls), panels.sentence.element, grid(panels, store, spec), footer(spec));
+    header(spec, controls), spec.warning ? html("p", { class: "warning", role: "alert" }, spec.warning) : "",
+    panels.sentence.element, grid(panels, store, spec), footer(spec));
   root.replaceChildren(page);
   keys.addEventListener("keydown", keyboard(store, spec));
 
+  /** @type {import("./view.js").View | null} */
   let view = null;
-  const update = (state, before) => {
-    const redraw = !before || STRUCTURAL.some((key) => state[key] !== before[key]);
+  let turn = 0;
+
+  /** @param {State} state @param {State | null} before */
+  async function update(state, before) {
+    const excerpts = view?.excerpt && state.locked !== before?.locked;
+    const redraw = !view || !before || excerpts || STRUCTURAL.some((key) => state[key] !== before[key]);
     if (redraw) {
-      view = { ...derive(numbers, state), palette: spec.colours[scheme(state)], spec };
-      page.dataset.scheme = scheme(state);
-      dress(page, view.palette);
+      turn += 1;
+      const mine = turn;
       controls.show(state);
+      page.setAttribute("aria-busy", "true");
+      const unpacked = await head(state.layer, state.head);
+      if (mine !== turn) return; // another was chosen meanwhile
+      page.removeAttribute("aria-busy");
+      state = store.get();
+      const palette = spec.colours[scheme(state)];
+      view = derive(spec, unpacked, state, palette);
+      page.dataset.scheme = scheme(state);
+      dress(page, palette);
     }
+    if (!view) return;
     view = { ...view, state };
     for (const panel of Object.values(panels)) (redraw ? panel.draw : panel.focus)(view);
-  };
-  store.watch(update);
+  }
+
+  store.watch((state, before) => {
+    // a tile belongs to one head
+    const moved = state.layer !== before.layer || state.head !== before.head;
+    if (moved && state.tile !== null) store.set({ tile: null });
+    else update(state, before);
+  });
   followSystem(store);
-  update(store.get(), null);
+  await update(store.get(), null);
   for (const panel of [panels.sentence, panels.arcs]) panel.reveal(spec.choice.query);
   host.dataset.ready = "";
+}
+
+/**
+ * The heads that were looked at last stay unpacked.
+ * @param {Spec} spec
+ * @param {(layer: number, head: number) => Promise<any>} parts
+ * @returns {(layer: number, head: number) => Promise<Head>} by positions
+ */
+function remembered(spec, parts) {
+  /** @type {Map<number, Promise<Head>>} */
+  const kept = new Map();
+  return (layer, head) => {
+    const place = layer * spec.heads.length + head;
+    const found = kept.get(place) ?? parts(spec.layers[layer], spec.heads[head]).then((part) => readHead(spec, part));
+    kept.delete(place);
+    kept.set(place, found);
+    for (const old of kept.keys()) if (kept.size > KEPT) kept.delete(old);
+    return found;
+  };
 }
 
 function opening(spec) {
   const { layer, head, query } = spec.choice;
   return {
-    layer, head, locked: query, query: null, key: null,
-    sinks: false, log: false, words: false, scheme: "auto", systemDark: false,
+    layer, head, locked: query, query: null, key: null, tile: null,
+    background: false, log: false, words: false, scheme: "auto", systemDark: false,
   };
 }
 
-function createPanels(store, numbers) {
+function createPanels(store, spec) {
   return {
     sentence: createSentence(store),
     heatmap: createHeatmap(store),
     arcs: createArcs(store),
-    heads: createHeads(store, numbers),
-    steps: createSteps(numbers),
+    worth: createWorth(store, spec),
+    heads: createHeads(store, spec),
+    steps: createSteps(spec),
   };
 }
 
@@ -108,6 +161,7 @@ function grid(panels, store, spec) {
   return html("main", { class: "grid" },
     card("Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
     card("Links", "left asks, right answers", panels.arcs, "arcs"),
+    card("Worth a look", "strong links that neither their key nor their offset explains", panels.worth, "worth-card"),
     card("All heads", "layers down, heads across", panels.heads, "heads"),
     card("Step by step", "what this head computes for one token", panels.steps, "steps-card"));
 }
@@ -126,7 +180,7 @@ function savers(picture, store, spec, what, name) {
 }
 
 function footer(spec) {
-  const keys = [["L", "layer"], ["H", "head"], ["S", "sinks"], ["G", "log scale"], ["W", "words"], ["Esc", "let go"]];
+  const keys = [["L", "layer"], ["H", "head"], ["B", "background"], ["G", "log scale"], ["W", "words"], ["Esc", "let go"]];
   return html("footer", { class: "foot" },
     html("p", {}, spec.made),
     html("p", { class: "keys" }, ...keys.flatMap(([key, what]) => [html("kbd", {}, key), ` ${what}  `])));

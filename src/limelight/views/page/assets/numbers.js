@@ -1,5 +1,71 @@
-// The document's packed numbers: base64 of deflated little-endian arrays.
+// The documents of `document.py`, unpacked: base64 of deflated little-endian arrays.
 
+/**
+ * A side of the weights: tokens that ask, or tokens that answer.
+ * @typedef {object} Side
+ * @property {string[]} labels
+ * @property {boolean[]} tight no space before
+ * @property {number[]} background
+ * @property {number[]} special
+ *
+ * @typedef {Side & { words: number[], merged: Side | null }} TokenSide
+ *
+ * @typedef {{ layer: number, head: number, query: number, key: number, weight: number }} Link
+ *
+ * @typedef {object} Palette
+ * @property {string} paper
+ * @property {string} raised
+ * @property {string} ink
+ * @property {string} muted
+ * @property {string} line
+ * @property {string} ask
+ * @property {string} answer
+ * @property {number[][]} scale
+ * @property {number[][]} signed
+ *
+ * @typedef {{ rows: number, columns: number, plain: Uint8Array, all: Uint8Array }} Pictures
+ *
+ * The header, its pictures unpacked.
+ * @typedef {object} Spec
+ * @property {string} title
+ * @property {string} model
+ * @property {string} made
+ * @property {string} warning
+ * @property {TokenSide} queries
+ * @property {TokenSide} keys
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {{ layer: number, head: number, query: number, key: number }} choice
+ * @property {{ strongest: ([number, number, number] | null)[], entropy: number[], distance: number[] }} summary
+ * @property {Pictures} thumbs
+ * @property {Link[]} links
+ * @property {{ light: Palette, dark: Palette }} colours
+ *
+ * @typedef {object} Channels
+ * @property {number} scale
+ * @property {boolean} plain
+ * @property {Float32Array[]} query
+ * @property {Float32Array[]} key
+ * @property {Float32Array[]} value
+ *
+ * @typedef {{ row: number, column: number, matrix: Matrix }} Tile
+ *
+ * One head, unpacked: all weights, or links, map and tiles of a long text.
+ * @typedef {object} Head
+ * @property {Matrix | null} tokens
+ * @property {Matrix | null} merged
+ * @property {Float32Array | null} sums
+ * @property {Float32Array | null} lse
+ * @property {Channels | null} channels
+ * @property {{ size: number, keys: Int32Array, weights: Float32Array } | null} links
+ * @property {Pictures | null} map
+ * @property {Tile[]} tiles
+ */
+
+/**
+ * @param {string} base64
+ * @returns {Promise<ArrayBuffer>}
+ */
 async function inflate(base64) {
   const letters = atob(base64);
   const packed = new Uint8Array(letters.length);
@@ -8,126 +74,123 @@ async function inflate(base64) {
   return new Response(stream).arrayBuffer();
 }
 
-// Weights are kept as the square root in 16 bits, so that small ones keep their digits too.
-const WEIGHTS = Float32Array.from({ length: 65536 }, (_, code) => (code / 65535) ** 2);
-
 /** A matrix of weights, rows ask and columns answer. */
 export class Matrix {
+  /**
+   * @param {number} rows
+   * @param {number} columns
+   * @param {Float32Array} values
+   */
   constructor(rows, columns, values) {
     this.rows = rows;
     this.columns = columns;
     this.values = values;
   }
 
+  /** @param {number} row @param {number} column */
   at(row, column) {
     return this.values[row * this.columns + column];
   }
 
+  /** @param {number} row */
   row(row) {
     return this.values.subarray(row * this.columns, (row + 1) * this.columns);
   }
-
-  /** Words for tokens: what a word receives is summed over its tokens, what it gives is averaged. */
-  merged(rowWords, columnWords) {
-    const rows = 1 + Math.max(...rowWords);
-    const columns = 1 + Math.max(...columnWords);
-    const sizes = new Float64Array(rows);
-    for (const word of rowWords) sizes[word] += 1;
-    const values = new Float32Array(rows * columns);
-    for (let i = 0; i < this.rows; i += 1) {
-      for (let j = 0; j < this.columns; j += 1) {
-        values[rowWords[i] * columns + columnWords[j]] += this.at(i, j) / sizes[rowWords[i]];
-      }
-    }
-    return new Matrix(rows, columns, values);
-  }
 }
 
-/** A byte each names the level of a weight; 255 says that its code stands alone, after the others. */
-function unpack(levels, bytes, count) {
-  const codes = new Uint16Array(count);
+/**
+ * Weights as `packing.py` packs them: 16-bit square roots, or thousandths.
+ * @param {{ kind: string, data: string }} packed
+ * @param {number} count
+ */
+async function weightsOf(packed, count) {
+  const bytes = new Uint8Array(await inflate(packed.data));
+  const values = new Float32Array(count);
+  if (packed.kind === "fine") {
+    for (let k = 0; k < count; k += 1) values[k] = ((bytes[k] + 256 * bytes[k + count]) / 65535) ** 2;
+    return values;
+  }
   const alone = (bytes.length - count) / 2;
   let next = count;
   for (let k = 0; k < count; k += 1) {
-    if (bytes[k] < 255) codes[k] = levels[bytes[k]];
+    if (bytes[k] < 255) values[k] = bytes[k] / 1000;
     else {
-      codes[k] = bytes[next] + 256 * bytes[next + alone];
+      values[k] = (bytes[next] + 256 * bytes[next + alone]) / 1000;
       next += 1;
     }
   }
-  return codes;
+  return values;
 }
 
-/** The weights, log-sum-exps and channels of a document, a head at a time. */
-export class Numbers {
-  constructor(spec, codes, sums, lse, channels) {
-    this.spec = spec;
-    this.codes = codes;
-    this.sumValues = sums;
-    this.lseValues = lse;
-    this.channelCodes = channels;
-  }
+/** @param {any} packed @returns {Promise<Pictures>} */
+async function pictures(packed) {
+  const [plain, all] = await Promise.all([inflate(packed.plain), inflate(packed.all)]);
+  return { rows: packed.rows, columns: packed.columns, plain: new Uint8Array(plain), all: new Uint8Array(all) };
+}
 
-  /** Where tokens ask one another, the document names them once. */
-  static async read(document) {
-    const spec = { ...document, keys: document.keys ?? document.queries };
-    const count = spec.layers.length * spec.heads.length * spec.queries.labels.length * spec.keys.labels.length;
-    const codes = unpack(spec.weights.levels, new Uint8Array(await inflate(spec.weights.data)), count);
-    const sums = new Float32Array(await inflate(spec.sums));
-    const lse = spec.lse ? new Float32Array(await inflate(spec.lse)) : null;
-    const channels = spec.channels ? new Int16Array(await inflate(spec.channels.data)) : null;
-    return new Numbers(spec, codes, sums, lse, channels);
-  }
+/**
+ * The header; where tokens ask one another, the document names them once.
+ * @param {any} document_
+ * @returns {Promise<Spec>}
+ */
+export async function readHeader(document_) {
+  return { ...document_, keys: document_.keys ?? document_.queries, thumbs: await pictures(document_.thumbs) };
+}
 
-  place(layer, head) {
-    return layer * this.spec.heads.length + head;
-  }
+/**
+ * The part of one head.
+ * @param {Spec} spec
+ * @param {any} part
+ * @returns {Promise<Head>}
+ */
+export async function readHead(spec, part) {
+  const rows = spec.queries.labels.length;
+  const columns = spec.keys.labels.length;
+  const matrix = async (/** @type {any} */ packed, /** @type {number} */ i, /** @type {number} */ j) => (
+    packed ? new Matrix(i, j, await weightsOf(packed, i * j)) : null);
+  const floats = async (/** @type {string | null} */ packed) => (packed ? new Float32Array(await inflate(packed)) : null);
+  const words = (/** @type {TokenSide} */ side) => (side.merged ?? side).labels.length;
+  const tiles = (part.tiles ?? []).map(async (/** @type {any} */ tile) => ({
+    row: tile.row, column: tile.column, matrix: await matrix(tile.weights, tile.rows, tile.columns),
+  }));
+  return {
+    tokens: await matrix(part.weights, rows, columns),
+    merged: await matrix(part.merged, words(spec.queries), words(spec.keys)),
+    sums: await floats(part.sums),
+    lse: await floats(part.lse),
+    channels: part.channels ? await channelsOf(part.channels, rows, columns) : null,
+    links: part.links ? {
+      size: part.links.size,
+      keys: new Int32Array(await inflate(part.links.keys)),
+      weights: await weightsOf(part.links.weights, rows * part.links.size),
+    } : null,
+    map: part.map ? await pictures(part.map) : null,
+    tiles: await Promise.all(tiles),
+  };
+}
 
-  matrix(layer, head) {
-    const rows = this.spec.queries.labels.length;
-    const columns = this.spec.keys.labels.length;
-    const start = this.place(layer, head) * rows * columns;
-    const values = new Float32Array(rows * columns);
-    for (let k = 0; k < values.length; k += 1) values[k] = WEIGHTS[this.codes[start + k]];
-    return new Matrix(rows, columns, values);
-  }
-
-  /** What a row gives in all, and what of it to the tokens set apart. */
-  sums(layer, head, row) {
-    const place = 2 * (this.place(layer, head) * this.spec.queries.labels.length + row);
-    return { all: this.sumValues[place], apart: this.sumValues[place + 1] };
-  }
-
-  lse(layer, head) {
-    if (!this.lseValues) return null;
-    const rows = this.spec.queries.labels.length;
-    const start = this.place(layer, head) * rows;
-    return this.lseValues.subarray(start, start + rows);
-  }
-
-  /** The query, key and value vectors of a head, where the document carries them. */
-  channels(layer, head) {
-    const kept = this.spec.channels;
-    const place = kept ? kept.places.indexOf(this.place(layer, head)) : -1;
-    if (place < 0) return null;
-    const rows = this.spec.queries.labels.length;
-    const columns = this.spec.keys.labels.length;
-    let start = place * (rows * kept.size + columns * (kept.size + kept.valueSize));
-    const take = (count, size, peak) => {
-      const vectors = [];
-      for (let k = 0; k < count; k += 1, start += size) {
-        const codes = this.channelCodes.subarray(start, start + size);
-        vectors.push(Float32Array.from(codes, (code) => (code / 32767) * peak));
-      }
-      return vectors;
-    };
-    const [queryPeak, keyPeak, valuePeak] = kept.peaks[place];
-    return {
-      scale: kept.scale,
-      plain: kept.plain,
-      query: take(rows, kept.size, queryPeak),
-      key: take(columns, kept.size, keyPeak),
-      value: take(columns, kept.valueSize, valuePeak),
-    };
-  }
+/**
+ * @param {any} packed
+ * @param {number} rows
+ * @param {number} columns
+ * @returns {Promise<Channels>}
+ */
+async function channelsOf(packed, rows, columns) {
+  const codes = new Int16Array(await inflate(packed.data));
+  let start = 0;
+  const take = (/** @type {number} */ count, /** @type {number} */ size, /** @type {number} */ peak) => {
+    const vectors = [];
+    for (let k = 0; k < count; k += 1, start += size) {
+      vectors.push(Float32Array.from(codes.subarray(start, start + size), (code) => (code / 32767) * peak));
+    }
+    return vectors;
+  };
+  const [queryPeak, keyPeak, valuePeak] = packed.peaks;
+  return {
+    scale: packed.scale,
+    plain: packed.plain,
+    query: take(rows, packed.size, queryPeak),
+    key: take(columns, packed.size, keyPeak),
+    value: take(columns, packed.valueSize, valuePeak),
+  };
 }

@@ -2,8 +2,17 @@
 
 import { html, number, reveal, shorten } from "./dom.js";
 import { colour, height, textOn } from "./scale.js";
-import { answers, asking, takenBySinks } from "./view.js";
+import { LONG, answers, asking, known, takenByBackground } from "./view.js";
 
+/** @typedef {import("./view.js").View} View */
+/** @typedef {import("./numbers.js").Side} Side */
+
+const MOST_BUTTONS = 4096; // a text beyond is shown by excerpts only
+
+/**
+ * Of a long text excerpts: around the token that asks, and around those that answer it.
+ * @param {import("./store.js").Store} store
+ */
 export function createSentence(store) {
   const list = html("div", {
     class: "sentence",
@@ -11,79 +20,119 @@ export function createSentence(store) {
     "aria-label": "Tokens. Arrow keys move, Enter locks, Escape lets go.",
     dir: "auto",
     pointerleave: () => store.set({ query: null, key: null }),
-    keydown: (event) => move(event),
+    keydown: (/** @type {KeyboardEvent} */ event) => move(event),
   });
   const story = html("p", { class: "story", "aria-live": "polite" });
-  let buttons = [];
-  let labels = null;
+  const more = html("button", { type: "button", class: "quiet more", click: () => { open = !open; draw(drawn); } });
+  /** @type {Map<number, HTMLButtonElement>} */
+  let buttons = new Map();
+  /** @type {number[]} */
+  let tokens = [];
+  let built = "";
+  let open = false;
+  /** @type {View} */
+  let drawn;
 
+  /** @param {View} view */
   function draw(view) {
+    drawn = view;
+    const total = view.rows.labels.length;
+    tokens = view.excerpt && !(open && total <= MOST_BUTTONS) ? view.excerpt.rows : [...view.rows.labels.keys()];
     // the same buttons stay while they can: a new one would not have the focus
-    if (labels !== view.rows.labels) build(view);
-    labels = view.rows.labels;
+    const key = `${view.rows === view.spec.queries} ${tokens.length === total ? "all" : tokens.join()}`;
+    if (key !== built) build(view);
+    built = key;
+    more.hidden = total <= LONG || total > MOST_BUTTONS;
+    more.textContent = open ? "Show excerpts" : `Show all ${total.toLocaleString("en")} tokens`;
     focus(view);
   }
 
+  /** @param {View} view */
   function build(view) {
-    const focused = buttons.includes(list.getRootNode().activeElement);
-    const cursor = Math.min(asking(view.state) ?? 0, view.rows.labels.length - 1);
-    buttons = view.rows.labels.map((label, token) => html("button", {
+    const root = /** @type {ShadowRoot} */ (list.getRootNode());
+    const active = [...buttons].find(([, button]) => button === root.activeElement)?.[0];
+    const cursor = tokens.includes(asking(view.state) ?? -1) ? asking(view.state) : tokens[0];
+    buttons = new Map(tokens.map((token) => [token, /** @type {HTMLButtonElement} */ (html("button", {
       type: "button",
       class: dressed(view.rows, token),
-      title: label.length > 40 ? shorten(label, 200) : null,
+      title: title(view, token),
       tabindex: token === cursor ? 0 : -1,
       pointerenter: () => hover(token),
       focus: () => hover(token),
       blur: () => store.set({ query: null, key: null }),
       click: () => lock(token),
-    }, shorten(label, 40)));
-    list.replaceChildren(...buttons);
-    if (focused) buttons[cursor].focus();
+    }, shorten(view.rows.labels[token], 40)))]));
+    /** @type {Node[]} */
+    const parts = [];
+    tokens.forEach((token, place) => {
+      const before = place ? tokens[place - 1] : -1;
+      if (before !== token - 1) parts.push(html("span", { class: "gap", title: `${token - before - 1} tokens left out` }, "…"));
+      parts.push(/** @type {Node} */ (buttons.get(token)));
+    });
+    if (tokens[tokens.length - 1] < view.rows.labels.length - 1) parts.push(html("span", { class: "gap" }, "…"));
+    list.replaceChildren(...parts);
+    if (active !== undefined) buttons.get(active)?.focus();
   }
 
+  /** @param {number} token */
   function hover(token) {
     store.set({ query: token, key: store.get().locked === null ? null : token });
   }
 
+  /** @param {number} token */
   function lock(token) {
     store.set({ locked: store.get().locked === token ? null : token, key: null });
   }
 
+  /** @param {KeyboardEvent} event */
   function move(event) {
-    const here = buttons.indexOf(event.target);
-    const jump = { ArrowRight: 1, ArrowLeft: -1, Home: -here, End: buttons.length - 1 - here };
-    if (here < 0 || !(event.key in jump)) return;
+    const here = tokens.findIndex((token) => buttons.get(token) === event.target);
+    const jump = { ArrowRight: 1, ArrowLeft: -1, Home: -here, End: tokens.length - 1 - here }[event.key];
+    if (here < 0 || jump === undefined) return;
     event.preventDefault();
-    const next = buttons[Math.min(Math.max(here + jump[event.key], 0), buttons.length - 1)];
-    buttons[here].tabIndex = -1;
+    const [before, next] = [here, Math.min(Math.max(here + jump, 0), tokens.length - 1)]
+      .map((place) => /** @type {HTMLButtonElement} */ (buttons.get(tokens[place])));
+    before.tabIndex = -1;
     next.tabIndex = 0;
     next.focus();
   }
 
+  /** @param {View} view */
   function focus(view) {
+    drawn = view;
     const { state, palette } = view;
     const row = asking(state);
     const twoSided = view.rows.labels !== view.columns.labels;
+    const weights = new Map(row === null || twoSided ? [] : known(view, row).map(({ column, weight }) => [column, weight]));
+    const peak = view.grid.kind === "whole" ? view.grid.peak : 1;
     buttons.forEach((button, token) => {
-      const asks = token === row;
-      const paints = row !== null && !twoSided && view.shown(token);
-      const weight = paints ? view.matrix.at(row, token) : 0;
-      const part = height(weight, view.peak, state.log);
+      const weight = view.shown(token) ? weights.get(token) ?? 0 : 0;
+      const part = height(weight, peak, state.log);
       button.style.backgroundColor = part > 0.01 ? colour(palette, part) : "";
       button.style.color = part > 0.01 ? textOn(palette, part) : "";
-      button.classList.toggle("asks", asks);
-      button.classList.toggle("apart", view.apart.has(token) && !twoSided);
+      button.classList.toggle("asks", token === row);
+      button.classList.toggle("background", view.background.has(token) && !twoSided);
       button.setAttribute("aria-pressed", String(state.locked === token));
     });
     story.replaceChildren(...tell(view, row));
   }
 
   return {
-    element: html("section", { class: "hero" }, list, story), draw, focus, reveal: (row) => reveal(list, buttons[row]),
+    element: html("section", { class: "hero" }, list, story, more),
+    draw,
+    focus,
+    reveal: (/** @type {number} */ row) => { if (buttons.has(row)) reveal(list, buttons.get(row)); },
   };
 }
 
-/** Pieces of text without a space between them stand close. */
+/** @param {View} view @param {number} token */
+function title(view, token) {
+  const label = view.rows.labels[token];
+  if (view.excerpt) return `token ${token}`;
+  return label.length > 40 ? shorten(label, 200) : null;
+}
+
+/** Pieces of text without a space between them stand close. @param {Side} side @param {number} token */
 function dressed(side, token) {
   const names = ["token"];
   if (side.tight[token]) names.push("joined");
@@ -92,19 +141,29 @@ function dressed(side, token) {
   return names.join(" ");
 }
 
+/** The label, with its place where the same text stands elsewhere too. @param {Side} side @param {number} token */
+export function named(side, token) {
+  const label = shorten(side.labels[token], 24);
+  const twin = side.labels.indexOf(side.labels[token]) !== side.labels.lastIndexOf(side.labels[token]);
+  return twin ? [label, html("sub", { class: "place", title: `token ${token}` }, String(token))] : [label];
+}
+
+/** @param {View} view @param {number | null} row */
 function tell(view, row) {
   if (row === null) return [html("span", { class: "hint" }, "Point at a token to see where it looks; click to hold it.")];
   // what would be printed as 0.000 says nothing
   const best = answers(view, row).slice(0, 4).filter(({ weight }, place) => place === 0 || weight >= 0.0005);
-  const parts = [html("bdi", { class: "asker" }, shorten(view.rows.labels[row], 24)), " looks at "];
+  /** @type {(Node | string)[]} */
+  const parts = [html("bdi", { class: "asker" }, ...named(view.rows, row)), " looks at "];
+  if (!best.length) parts.push("tokens that are not kept in this file");
   best.forEach(({ column, weight }, place) => {
     if (place > 0) parts.push(html("span", { class: "dot" }, " · "));
     parts.push(
-      html("bdi", { class: "answer" }, shorten(view.columns.labels[column], 24)), " ",
+      html("bdi", { class: "answer" }, ...named(view.columns, column)), " ",
       html("span", { class: "number" }, number(weight)),
     );
   });
-  const taken = view.state.sinks ? 0 : takenBySinks(view, row);
-  if (taken >= 0.0005) parts.push(html("span", { class: "hint" }, ` — ${number(taken)} rests on tokens set apart`));
+  const taken = view.state.background ? 0 : takenByBackground(view, row) ?? 0;
+  if (taken >= 0.0005) parts.push(html("span", { class: "hint" }, ` — ${number(taken)} rests on background tokens`));
   return parts;
 }

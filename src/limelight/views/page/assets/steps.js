@@ -2,13 +2,16 @@
 
 import { html, number, scrolling, shorten } from "./dom.js";
 import { signed } from "./scale.js";
-import { asking } from "./view.js";
+import { asking, known } from "./view.js";
+
+/** @typedef {import("./view.js").View} View */
 
 const MOST_ROWS = 8;
 
-export function createSteps(numbers) {
+/** @param {import("./numbers.js").Spec} spec */
+export function createSteps(spec) {
   const body = html("div", { class: "steps" });
-  let last = numbers.spec.choice.query;
+  let last = spec.choice.query;
   let shown = "";
 
   function draw(view) {
@@ -18,56 +21,57 @@ export function createSteps(numbers) {
 
   function focus(view) {
     const row = asking(view.state);
-    if (row !== null) last = view.state.words ? numbers.spec.queries.words.indexOf(row) : row;
+    if (row !== null) last = view.rows === spec.queries ? row : spec.queries.words.indexOf(row);
     const { layer, head } = view.state;
     const key = [layer, head, last].join();
     if (key === shown) return;
     shown = key;
-    body.replaceChildren(...tell(view, numbers, last));
+    body.replaceChildren(...tell(view, spec, last));
   }
 
   return { element: body, draw, focus };
 }
 
-function tell(view, numbers, token) {
-  const { spec } = numbers;
-  const { layer, head } = view.state;
-  const flow = computeFlow(view, numbers, layer, head, token);
+/** @param {View} view @param {import("./numbers.js").Spec} spec @param {number} token */
+function tell(view, spec, token) {
+  const flow = computeFlow(view, token);
   const asker = () => html("bdi", { class: "asker" }, shorten(spec.queries.labels[token], 24));
   const parts = [];
-  if (spec.runs > 1) return [html("p", { class: "hint" }, `Each row stands for ${spec.runs} tokens; record fewer tokens to follow single steps.`)];
+  if (!flow.links.length) return [html("p", { class: "hint" }, "What the tokens of this head look at is not kept in this file; heads that are have more to show.")];
   if (flow.channels) {
     parts.push(step("Ask", [asker(), " becomes a query of ", `${flow.query.length} numbers`],
       strip(view.palette, flow.query, flow.queryPeak)));
   }
   parts.push(step("Match", flow.channels
     ? ["its product with every key, times ", formula(flow.channels.scale), ", is the score; softmax turns scores into weights that sum to one"]
-    : ["the score with every key; softmax turns scores into weights that sum to one"], table(view, spec, flow)));
+    : ["the score of ", asker(), " with every key; softmax turns scores into weights that sum to one"], table(view, spec, flow)));
   if (flow.channels) {
     parts.push(step("Take", ["each value, as much as its weight says: this is what ", asker(), " carries on"],
       strip(view.palette, flow.output, flow.valuePeak)));
     parts.push(everyNumber(spec, flow));
   } else {
-    parts.push(html("p", { class: "hint" }, "The query, key and value vectors of this head are not kept on this page."));
+    parts.push(html("p", { class: "hint" }, flow.total === null
+      ? "Of a long text the strongest keys of each token are kept, and no vectors."
+      : "The query, key and value vectors of this head are not kept on this page."));
   }
   return parts;
 }
 
 /** The arithmetic of one row, in the order in which it happens. */
-function computeFlow(view, numbers, layer, head, token) {
-  const channels = numbers.channels(layer, head);
-  const lse = numbers.lse(layer, head);
-  const weights = view.tokens.row(token);
+/** @param {View} view @param {number} token */
+function computeFlow(view, token) {
+  const { channels, lse, tokens, sums } = view.head;
   const score = (weight, product) => {
     if (channels?.plain) return product * channels.scale;
     return lse ? Math.log(weight) + lse[token] : null;
   };
-  const links = Array.from(weights, (weight, column) => {
+  const pairs = tokens ? Array.from(tokens.row(token), (weight, column) => ({ column, weight })) : known(view, token);
+  const links = pairs.map(({ column, weight }) => {
     const product = channels ? dot(channels.query[token], channels.key[column]) : null;
     return { column, weight, score: weight > 0 ? score(weight, product) : null, product };
   }).sort((a, b) => b.weight - a.weight || (b.score ?? 0) - (a.score ?? 0));
-  const flow = { channels, links, total: view.sums(token).all };
-  if (!channels) return flow;
+  const flow = { channels, links, total: sums ? sums[2 * token] : null };
+  if (!channels || !tokens) return flow;
   const peak = (vectors) => Math.max(1e-9, ...vectors.map((vector) => Math.max(...vector.map(Math.abs))));
   return {
     ...flow,
@@ -75,7 +79,7 @@ function computeFlow(view, numbers, layer, head, token) {
     queryPeak: peak(channels.query),
     keyPeak: peak(channels.key),
     valuePeak: peak(channels.value),
-    output: mix(channels.value, weights),
+    output: mix(channels.value, tokens.row(token)),
   };
 }
 
@@ -109,7 +113,7 @@ function table(view, spec, flow) {
   const heading = (name, kind = "") => html("th", { scope: "col", class: kind }, name);
   const cell = (content, kind = "") => html("td", { class: kind }, content);
   const row = ({ column, weight, score, product }) => html("tr", {},
-    html("th", { scope: "row" }, html("bdi", { class: view.apart.has(column) ? "apart" : "" }, shorten(spec.keys.labels[column], 16))),
+    html("th", { scope: "row" }, html("bdi", { class: spec.keys.background.includes(column) ? "background" : "" }, shorten(spec.keys.labels[column], 16))),
     ...(channels ? [cell(strip(view.palette, channels.key[column], flow.keyPeak)), cell(number(product, 2), "number")] : []),
     ...(known ? [cell(score === null ? "–" : number(score, 2), "number")] : []),
     cell(number(weight), "number strong"),
@@ -119,14 +123,14 @@ function table(view, spec, flow) {
   const closing = (name, amount) => html("tr", { class: "closing" },
     html("th", { scope: "row", colspan: lead }, name), cell(number(amount), "number strong"),
     cell("", "bar-cell"), ...(channels ? [cell("")] : []));
-  const others = flow.total - best.reduce((sum, link) => sum + link.weight, 0);
+  const others = (flow.total ?? 0) - best.reduce((sum, link) => sum + link.weight, 0);
   return scrolling({}, html("table", {},
     html("thead", {}, html("tr", {}, heading("token"),
       ...(channels ? [heading("key"), heading("q · k")] : []), ...(known ? [heading("score")] : []),
       heading("weight"), heading("", "bar-cell"), ...(channels ? [heading("value")] : []))),
     html("tbody", {}, ...best.map(row),
-      ...(rest.length ? [closing(`${rest.length} more`, others)] : []),
-      closing("all", flow.total))));
+      ...(rest.length && flow.total !== null ? [closing(`${rest.length} more`, others)] : []),
+      ...(flow.total === null ? [] : [closing("all", flow.total)]))));
 }
 
 function bar(weight) {

@@ -1,5 +1,18 @@
 // What is chosen: one plain object, replaced as a whole, watched by the panels.
 
+/** @typedef {import("./view.js").State} State */
+
+/**
+ * @typedef {object} Store
+ * @property {() => State} get
+ * @property {(change: Partial<State>) => void} set
+ * @property {(watcher: (state: State, before: State) => void) => void} watch
+ */
+
+/**
+ * @param {State} initial
+ * @returns {Store}
+ */
 export function createStore(initial) {
   let state = initial;
   const watchers = new Set();

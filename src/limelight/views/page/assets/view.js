@@ -1,36 +1,117 @@
 // From the choices to what is seen: every panel draws from this one value.
 
-const sum = (values) => values.reduce((total, value) => total + value, 0);
+import { Matrix } from "./numbers.js";
 
-/** The part of the view that hover does not change. */
-export function derive(numbers, state) {
-  const { queries, keys } = numbers.spec;
-  const tokens = numbers.matrix(state.layer, state.head);
-  const words = state.words;
-  const matrix = words ? tokens.merged(queries.words, keys.words) : tokens;
-  const rows = words ? wordSide(queries) : queries;
-  const columns = words ? wordSide(keys) : keys;
-  const apart = new Set(columns.apart);
-  const shown = (column) => state.sinks || !apart.has(column);
-  const sums = (row) => numbers.sums(state.layer, state.head, row);
-  return { state, tokens, matrix, sums, rows, columns, apart, shown, peak: peakOf(matrix, shown) };
+/** @typedef {import("./numbers.js").Spec} Spec */
+/** @typedef {import("./numbers.js").Head} Head */
+/** @typedef {import("./numbers.js").Side} Side */
+/** @typedef {import("./numbers.js").Palette} Palette */
+
+/**
+ * What is chosen. Rows and columns are tokens, or words where words are shown.
+ * @typedef {object} State
+ * @property {number} layer position
+ * @property {number} head position
+ * @property {number | null} locked
+ * @property {number | null} query under the pointer
+ * @property {number | null} key under the pointer
+ * @property {number | null} tile of a long text: which is looked into
+ * @property {boolean} background
+ * @property {boolean} log
+ * @property {boolean} words
+ * @property {string} scheme
+ * @property {boolean} systemDark
+ *
+ * What the heat map draws: all weights, the map of a long text, or one of its tiles.
+ * @typedef {object} Grid
+ * @property {"whole" | "map" | "tile"} kind
+ * @property {Matrix} matrix
+ * @property {string[]} rows labels
+ * @property {string[]} columns labels
+ * @property {number} firstRow the row and column that its first cell stands for
+ * @property {number} firstColumn
+ * @property {number} peak
+ *
+ * @typedef {{ column: number, weight: number }} Answer
+ *
+ * @typedef {object} View
+ * @property {State} state
+ * @property {Spec} spec
+ * @property {Palette} palette
+ * @property {Head} head
+ * @property {Side} rows
+ * @property {Side} columns
+ * @property {Set<number>} background
+ * @property {(column: number) => boolean} shown
+ * @property {Grid} grid
+ * @property {Excerpt | null} excerpt
+ */
+
+/** @typedef {{ rows: number[], columns: number[] }} Excerpt */
+
+export const LONG = 200; // tokens beyond which excerpts are shown instead of the whole text
+
+/**
+ * The part of the view that hover does not change.
+ * @param {Spec} spec
+ * @param {Head} head
+ * @param {State} state
+ * @param {Palette} palette
+ * @returns {View}
+ */
+export function derive(spec, head, state, palette) {
+  const words = state.words && spec.queries.merged && head.merged;
+  const rows = words ? spec.queries.merged ?? spec.queries : spec.queries;
+  const columns = words ? spec.keys.merged ?? spec.keys : spec.keys;
+  const background = new Set(columns.background);
+  const shown = (/** @type {number} */ column) => state.background || !background.has(column);
+  const view = { state, spec, palette, head, rows, columns, background, shown };
+  const grid = gridOf(view, words ? head.merged : head.tokens);
+  const whole = { ...view, grid, excerpt: null };
+  return { ...whole, excerpt: excerptOf(whole) };
 }
 
-function wordSide(side) {
+/** @param {any} view @param {Matrix | null} matrix @returns {Grid} */
+function gridOf(view, matrix) {
+  const { head, rows, columns, shown, state } = view;
+  if (matrix) {
+    const whole = { matrix, rows: rows.labels, columns: columns.labels, firstRow: 0, firstColumn: 0 };
+    return { kind: "whole", ...whole, peak: peakOf(matrix, shown) };
+  }
+  const tile = state.tile === null ? null : head.tiles[state.tile];
+  if (tile) {
+    const slice = (/** @type {string[]} */ labels, /** @type {number} */ first, /** @type {number} */ count) => labels.slice(first, first + count);
+    return {
+      kind: "tile", matrix: tile.matrix, firstRow: tile.row, firstColumn: tile.column,
+      rows: slice(rows.labels, tile.row, tile.matrix.rows),
+      columns: slice(columns.labels, tile.column, tile.matrix.columns),
+      peak: peakOf(tile.matrix, (column) => shown(tile.column + column)),
+    };
+  }
+  const { map } = head;
+  const codes = state.background ? map.all : map.plain;
+  const values = Float32Array.from(codes, (code) => (code / 255) ** 2);
+  const pooled = new Matrix(map.rows, map.columns, values);
   return {
-    labels: side.wordLabels,
-    tight: side.wordTight,
-    apart: wordsOf(side, side.apart),
-    special: wordsOf(side, side.special),
+    kind: "map", matrix: pooled, firstRow: 0, firstColumn: 0, peak: peakOf(pooled, () => true),
+    rows: runs(rows.labels, map.rows), columns: runs(columns.labels, map.columns),
   };
 }
 
-/** The words of which every token is among these. */
-function wordsOf(side, tokens) {
-  const others = new Set(side.words.filter((_, token) => !tokens.includes(token)));
-  return [...new Set(tokens.map((token) => side.words[token]))].filter((word) => !others.has(word));
+/** The token at which each cell of a map begins, with its number. @param {string[]} labels @param {number} cells */
+function runs(labels, cells) {
+  return Array.from({ length: cells }, (_, cell) => {
+    const first = firstOf(cell, cells, labels.length);
+    return `${first} ${labels[first]}`;
+  });
 }
 
+/** The first token of a cell. @param {number} cell @param {number} cells @param {number} count */
+export function firstOf(cell, cells, count) {
+  return Math.ceil((cell * count) / cells);
+}
+
+/** @param {Matrix} matrix @param {(column: number) => boolean} shown */
 function peakOf(matrix, shown) {
   let peak = 0;
   for (let j = 0; j < matrix.columns; j += 1) {
@@ -42,28 +123,83 @@ function peakOf(matrix, shown) {
   return peak;
 }
 
-/** Which token asks: the locked one, else the one under the pointer. */
+/** Which token asks: the locked one, else the one under the pointer. @param {State} state */
 export const asking = (state) => state.locked ?? state.query;
 
-/** The answers to one row, strongest first. */
+/**
+ * What is known of a row, strongest first: all of it, or the links that were noted of a long text.
+ * @param {View} view
+ * @param {number} row
+ * @returns {Answer[]}
+ */
 export function answers(view, row) {
-  return Array.from(view.matrix.row(row), (weight, column) => ({ column, weight }))
-    .filter(({ column }) => view.shown(column))
-    .sort((a, b) => b.weight - a.weight);
+  return known(view, row).filter(({ column }) => view.shown(column)).sort((a, b) => b.weight - a.weight);
 }
 
-/** What the hidden sinks take of a row: of tokens exact, of words as far as their pieces tell. */
-export function takenBySinks(view, row) {
-  if (view.matrix === view.tokens) return view.sums(row).apart;
-  return sum([...view.apart].map((column) => view.matrix.at(row, column)));
+/** The same with background tokens, in no order. @param {View} view @param {number} row @returns {Answer[]} */
+export function known(view, row) {
+  if (view.grid.kind === "whole") {
+    return Array.from(view.grid.matrix.row(row), (weight, column) => ({ column, weight }));
+  }
+  const { links } = view.head;
+  if (!links) return [];
+  const start = row * links.size;
+  return Array.from(links.keys.subarray(start, start + links.size), (column, k) => ({ column, weight: links.weights[start + k] }))
+    .filter(({ column }) => column >= 0);
 }
 
-/** The strongest links of the whole head, at most `count`; of equals, the first rows'. */
+/** A weight, as far as it is known. @param {View} view @param {number} row @param {number} column */
+export function weightAt(view, row, column) {
+  if (view.grid.kind === "whole") return view.grid.matrix.at(row, column);
+  return known(view, row).find((answer) => answer.column === column)?.weight ?? 0;
+}
+
+/** What hidden background tokens take of a row; null where it is not known. @param {View} view @param {number} row */
+export function takenByBackground(view, row) {
+  if (view.grid.kind !== "whole") return null;
+  if (view.grid.matrix === view.head.tokens && view.head.sums) return view.head.sums[2 * row + 1];
+  return [...view.background].reduce((total, column) => total + view.grid.matrix.at(row, column), 0);
+}
+
+/**
+ * Of a long text: the tokens around the one that asks and around those that answer it.
+ * @param {View} view
+ * @returns {Excerpt | null}
+ */
+function excerptOf(view) {
+  const [rows, columns] = [view.rows.labels.length, view.columns.labels.length];
+  if (Math.max(rows, columns) <= LONG) return null;
+  const { state, spec } = view;
+  const row = Math.min(state.locked ?? spec.choice.query, rows - 1);
+  const best = answers(view, row).slice(0, 4).filter(({ weight }) => weight >= 0.0005);
+  const chosen = best.length ? best.map(({ column }) => column) : [Math.min(spec.choice.key, columns - 1)];
+  if (view.rows !== view.columns) {
+    return { rows: around([[row, 16]], rows), columns: around(chosen.map((column) => [column, 6]), columns) };
+  }
+  const both = around([[row, 10], ...chosen.map((column) => /** @type {[number, number]} */ ([column, 5]))], rows);
+  return { rows: both, columns: both };
+}
+
+/** @param {[number, number][]} places each with how far to go @param {number} count */
+function around(places, count) {
+  const kept = new Set();
+  for (const [place, reach] of places) {
+    for (let k = Math.max(0, place - reach); k <= Math.min(count - 1, place + reach); k += 1) kept.add(k);
+  }
+  return [...kept].sort((a, b) => a - b);
+}
+
+/**
+ * The strongest links of all that the grid shows, at most `count`; of equals, the first rows'.
+ * @param {View} view
+ * @param {number} count
+ */
 export function strongest(view, count) {
-  const { rows, columns, values } = view.matrix;
+  const { rows, columns, values } = view.grid.matrix;
   const shown = Array.from({ length: columns }, (_, column) => view.shown(column));
+  /** @type {number[]} */
   const found = [];
-  let least = 0; // what a link must exceed to be among them
+  let least = 0.0005; // what would be printed as 0.000 is no link
   for (let k = 0; k < rows * columns; k += 1) {
     if (values[k] <= least || !shown[k % columns]) continue;
     found.push(k);
@@ -74,19 +210,14 @@ export function strongest(view, count) {
   return found.map((k) => ({ row: Math.floor(k / columns), column: k % columns, weight: values[k] }));
 }
 
-/** Keeps the places of the `count` greatest values, greatest first; gives the least of them. */
+/**
+ * Keeps the places of the `count` greatest values, greatest first; gives the least of them.
+ * @param {number[]} places
+ * @param {Float32Array} values
+ * @param {number} count
+ */
 function thin(places, values, count) {
   places.sort((a, b) => values[b] - values[a] || a - b);
   places.length = Math.min(places.length, count);
-  return places.length < count ? 0 : values[places[count - 1]];
-}
-
-/** Mean entropy of the rows, in bits: 0 looks at one token, log₂ n at all alike. */
-export function entropy(matrix) {
-  let total = 0;
-  for (let k = 0; k < matrix.values.length; k += 1) {
-    const weight = matrix.values[k];
-    if (weight > 0) total -= weight * Math.log2(weight);
-  }
-  return total / matrix.rows;
+  return places.length < count ? 0.0005 : values[places[count - 1]];
 }
