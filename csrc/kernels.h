@@ -1,21 +1,23 @@
-// What each kernel file of an ISA build defines.
+// The kernels of one instruction set, as a table.
 #pragma once
 
-#include "attention.h"
+#include "attention/problem.h"
+#include "lens/statistics.h"
+#include "linear/linear.h"
+#include "linear/optimizer.h"
 
-namespace limelight::LIMELIGHT_ISA {
+namespace limelight {
 
-bool forward(const Forward& call);                                   // forward.cpp
-bool decode(const Forward& call);                                    // decode.cpp
-bool decode_suits(const Problem& p);                                 // decode.cpp: whether it is the faster way
-bool backward(const Backward& call);                                 // backward.cpp
-bool look(const Look& call);                                         // forward.cpp
-bool bend(const Bend& call);                                         // pointwise.cpp
-bool few_rows(const FewRows& call);                                  // few_rows.cpp
-bool adamw(const Adamw& call);                                       // adamw.cpp
-bool sum_squares(const Learned* all, int64_t count, double& total);  // adamw.cpp
+// Entries return false where Ctrl-C interrupted them.
+struct Kernels {
+  const char* isa;
+  bool (*forward)(const Forward&);
+  bool (*backward)(const Backward&);
+  bool (*lens_forward)(const LensForward&);
+  bool (*activation)(const Activation&);
+  bool (*skinny_gemm)(const SkinnyGemm&);
+  bool (*adamw)(const AdamWStep&);
+  bool (*sum_squares)(const Parameter* parameters, int64_t count, double& total);  // of the gradients
+};
 
-bool multiply_add(int threads, double& operations);                // measure.cpp
-bool read_memory(int threads, const float* from, int64_t floats);  // measure.cpp
-
-}  // namespace limelight::LIMELIGHT_ISA
+}  // namespace limelight

@@ -10,7 +10,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "mask_program.h"
+#include "attention/problem.h"
+#include "masks/program.h"
 
 namespace limelight {
 

@@ -11,14 +11,16 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
 namespace limelight {
 namespace {
 
-constexpr int64_t kAskEvery = 100'000'000;  // nanoseconds between two looks at the signals
-constexpr size_t kKeep = 8u << 20;          // floats of scratch that a thread keeps at most
+constexpr int64_t kInterruptPeriod = 100'000'000;  // nanoseconds between two questions about Ctrl-C
+constexpr int64_t kMaxKeptScratch = 8 << 20;       // floats of scratch that a thread keeps
+constexpr size_t kPage = 4096;
 
 std::atomic<bool (*)()> interrupt{nullptr};
 std::atomic<bool> forked{false};
@@ -33,24 +35,24 @@ struct Run {
   int64_t count;
   JobFunction job;
   void* context;
-  int64_t last_look;
+  int64_t last_asked;
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
   std::atomic<bool> failed{false};
   std::exception_ptr failure;  // the first job's that threw
 
-  Run(int64_t jobs, JobFunction one, void* data) : count(jobs), job(one), context(data), last_look(now()) {}
+  Run(int64_t jobs, JobFunction one, void* data) : count(jobs), job(one), context(data), last_asked(now()) {}
 };
 
-struct Here {
+struct Current {
   Run* run = nullptr;
   bool caller = false;
 };
-thread_local Here here;
+thread_local Current current;
 
 void work(Run& run, int worker) {
-  const Here before = here;
-  here = {&run, worker == 0};
+  const Current before = current;
+  current = {&run, worker == 0};
   for (int64_t at; (at = run.next.fetch_add(1, std::memory_order_relaxed)) < run.count;) {
     if (interrupted()) break;
     try {
@@ -60,7 +62,7 @@ void work(Run& run, int worker) {
       run.stop.store(true, std::memory_order_relaxed);
     }
   }
-  here = before;
+  current = before;
 }
 
 // --- torch's OpenMP ---------------------------------------------------------------------------------
@@ -84,8 +86,8 @@ struct OpenMp {
 };
 
 const OpenMp& openmp() {
-  static const OpenMp found;
-  return found;
+  static const OpenMp runtime;
+  return runtime;
 }
 
 // --- the own pool -----------------------------------------------------------------------------------
@@ -145,27 +147,27 @@ class Pool {
 std::atomic<Pool*> pool{nullptr};
 
 Pool& own_pool() {
-  Pool* found = pool.load(std::memory_order_acquire);
-  if (found) return *found;
+  Pool* existing = pool.load(std::memory_order_acquire);
+  if (existing) return *existing;
   auto fresh = std::make_unique<Pool>();
-  if (pool.compare_exchange_strong(found, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
-  return *found;
+  if (pool.compare_exchange_strong(existing, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
+  return *existing;
 }
 
 void after_fork() {
   forked.store(true, std::memory_order_relaxed);
   pool.store(nullptr, std::memory_order_relaxed);
-  here = {};
+  current = {};
 }
 
 const int watch_forks = pthread_atfork(nullptr, nullptr, after_fork);
 
-struct Scratch {
+struct Block {
   float* data = nullptr;
-  size_t floats = 0;
-  ~Scratch() { std::free(data); }
+  int64_t floats = 0;
+  ~Block() { std::free(data); }
 };
-thread_local Scratch own_scratch;
+thread_local Block own_block;
 
 }  // namespace
 
@@ -194,32 +196,34 @@ bool run_jobs(int64_t count, int threads, JobFunction job, void* context) {
 }
 
 bool interrupted() {
-  Run* run = here.run;
+  Run* run = current.run;
   if (!run) return false;
-  if (here.caller) {
-    const auto asked = interrupt.load(std::memory_order_relaxed);
-    const int64_t time = asked ? now() : 0;
-    if (asked && time - run->last_look > kAskEvery) {
-      run->last_look = time;
-      if (asked()) run->stop.store(true, std::memory_order_relaxed);
+  if (current.caller) {
+    const auto pressed = interrupt.load(std::memory_order_relaxed);
+    const int64_t time = pressed ? now() : 0;
+    if (pressed && time - run->last_asked > kInterruptPeriod) {
+      run->last_asked = time;
+      if (pressed()) run->stop.store(true, std::memory_order_relaxed);
     }
   }
   return run->stop.load(std::memory_order_relaxed);
 }
 
-void set_interrupt(bool (*asked)()) { interrupt.store(asked, std::memory_order_relaxed); }
+void set_interrupt(bool (*pressed)()) { interrupt.store(pressed, std::memory_order_relaxed); }
 
-float* scratch(size_t floats) {
-  Scratch& mine = own_scratch;
-  if (floats > mine.floats || (mine.floats > kKeep && floats <= kKeep)) {
-    std::free(mine.data);
-    mine.floats = 0;
-    const size_t bytes = (floats * sizeof(float) + 4095) / 4096 * 4096;
-    mine.data = static_cast<float*>(std::aligned_alloc(4096, bytes));
-    if (!mine.data) throw std::bad_alloc();
-    mine.floats = bytes / sizeof(float);
+float* Scratch::block(int64_t floats) {
+  Block& own = own_block;
+  if (floats > own.floats || (own.floats > kMaxKeptScratch && floats <= kMaxKeptScratch)) {
+    std::free(own.data);
+    own.floats = 0;
+    const size_t bytes = (static_cast<size_t>(floats) * sizeof(float) + kPage - 1) / kPage * kPage;
+    own.data = static_cast<float*>(std::aligned_alloc(kPage, bytes));
+    if (!own.data) throw std::bad_alloc();
+    own.floats = static_cast<int64_t>(bytes / sizeof(float));
   }
-  return mine.data;
+  return own.data;
 }
+
+void Scratch::overrun() { throw std::logic_error("a kernel takes more scratch memory than it asked for"); }
 
 }  // namespace limelight

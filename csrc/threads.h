@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace limelight {
 
@@ -19,15 +20,30 @@ int thread_limit();
 // False if the caller was interrupted; then some jobs have not run. What a job throws, the caller gets.
 bool run_jobs(int64_t count, int threads, JobFunction job, void* context);
 
-// Asked inside a job between tiles: true when the work should be left. Costs a few nanoseconds.
+// Whether a job should stop, asked between tiles. Costs a few nanoseconds.
 bool interrupted();
 
-// The caller's question "has someone pressed Ctrl-C?", asked from the calling thread about ten times a
-// second while it works. Null: never.
-void set_interrupt(bool (*asked)());
+// `pressed` says whether Ctrl-C was pressed; the calling thread asks it about ten times a second. Null: never.
+void set_interrupt(bool (*pressed)());
 
-// Memory of this thread, aligned to a page, kept for the next call. One block a thread: ask once a job.
-float* scratch(size_t floats);
+// Memory of this thread, aligned to a page, kept for the next job: one block a thread, so a job makes one Scratch.
+class Scratch {
+ public:
+  explicit Scratch(int64_t floats) : next_(block(floats)), end_(next_ + floats) {}
+
+  // The next `floats` of the block. Throws std::logic_error beyond its end: a plan that sums up its parts wrongly
+  // must not write into another's memory.
+  float* take(int64_t floats) {
+    if (floats > end_ - next_) overrun();
+    return std::exchange(next_, next_ + floats);
+  }
+
+ private:
+  static float* block(int64_t floats);
+  [[noreturn]] static void overrun();
+
+  float *next_, *end_;
+};
 
 // run_jobs with a callable (int64_t job, int worker).
 template <class Body>

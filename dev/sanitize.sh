@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 python="$PWD/.venv/bin/python"
 build="$PWD/build/sanitize"
-cmake -S . -B "$build" -G Ninja -DLIMELIGHT_SANITIZE=ON -DPython_EXECUTABLE="$python" >/dev/null
+cmake -S . -B "$build" -G Ninja -DLIMELIGHT_SANITIZE=address,undefined -DLIMELIGHT_WERROR=ON -DPython_EXECUTABLE="$python" >/dev/null
 cmake --build "$build"
 
 # A copy of the package beside the sanitized module: the installed one stays as it is.

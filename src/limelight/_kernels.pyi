@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+REVISION: int
+
 def isa() -> str: ...
 def runnable() -> list[str]: ...
 def threads() -> int: ...
@@ -52,7 +54,7 @@ def backward(
     grad_bias: Tensor | None,
     grad_slopes: Tensor | None,
 ) -> None: ...
-def look(
+def lens_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -66,10 +68,10 @@ def look(
     seed: int,
     out: Tensor,
     lse: Tensor,
-    notes: dict[str, Tensor | int],
-    survey: dict[str, Tensor | int] | None,
+    row_stats: dict[str, Tensor | int],
+    pooled_stats: dict[str, Tensor | int] | None,
 ) -> None: ...
-def few_rows(
+def skinny_gemm(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -80,25 +82,21 @@ def few_rows(
 ) -> None:
     """Write x·weightᵀ + bias."""
 
-def bend(curve: str, x: Tensor, grad: Tensor | None, out: Tensor, rows: int, width: int) -> None:
-    """Write the curve of x, or with grad its gradient."""
+def activation(
+    kind: str, x: Tensor, grad: Tensor | None, out: Tensor, rows: int, width: int
+) -> None:
+    """Write the activation of x, or with grad its gradient."""
 
 def sum_squares(gradients: Sequence[Tensor]) -> float:
     """Add up the squares of all numbers of all tensors."""
 
 def adamw(
-    learned: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, int]],
-    rate: float,
+    parameters: Sequence[tuple[Tensor, Tensor, Tensor, Tensor, int]],
+    learning_rate: float,
     beta1: float,
     beta2: float,
     epsilon: float,
-    decay: float,
-    scale: float,
+    weight_decay: float,
+    grad_scale: float,
 ) -> None:
-    """Take a step of AdamW over (weight, gradient, first, second, step), gradients times scale."""
-
-def multiply_add(threads: int) -> float:
-    """Multiply-adds in registers for some milliseconds; how many operations, two each, it took."""
-
-def read_memory(tensor: Tensor, threads: int) -> None:
-    """Read every byte of a tensor."""
+    """Take a step of AdamW over (weight, gradient, mean, square, step), gradients times scale."""

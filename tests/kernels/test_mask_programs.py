@@ -40,7 +40,7 @@ def every_path(
         None, None,
     )  # fmt: skip
     seen, entropy = torch.empty_like(out), torch.empty_like(lse)
-    _kernels.look(
+    _kernels.lens_forward(
         q, k, v, None, None, tables, program, 0.2, 0.0, 0.0, 0, seen, lse.clone(),
         {"entropy": entropy}, None,
     )  # fmt: skip

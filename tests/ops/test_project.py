@@ -38,9 +38,9 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(*arguments: Any) -> None:
         calls.append(1)
-        kernels.few_rows(*arguments)
+        kernels.skinny_gemm(*arguments)
 
-    monkeypatch.setattr(module, "kernels", SimpleNamespace(few_rows=counted))
+    monkeypatch.setattr(module, "kernels", SimpleNamespace(skinny_gemm=counted))
     return calls
 
 

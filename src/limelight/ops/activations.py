@@ -70,7 +70,7 @@ def _run(curve: str, x: Tensor, grad: Tensor | None) -> Tensor:
     assert kernels is not None
     width = x.shape[-1] // 2 if curve == "swiglu" else x.shape[-1]
     out = torch.empty_like(x) if grad is not None else x.new_empty((*x.shape[:-1], width))
-    kernels.bend(curve, x, grad, out, out.numel() // max(out.shape[-1], 1), width)
+    kernels.activation(curve, x, grad, out, out.numel() // max(out.shape[-1], 1), width)
     return out
 
 

@@ -10,8 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_REVISION = 2
+"""of the interface of the kernels; csrc/bindings.cpp has the same number"""
+
+_missing = "the C++ kernels were not built (no C++ compiler was found at install time)"
 try:
     from limelight import _kernels as kernels
+
+    if getattr(kernels, "REVISION", None) != _REVISION:
+        _missing = "the C++ kernels were built from other sources: install limelight again"
+        raise ImportError(_missing)
 except ImportError:  # the package works without its kernels, on its PyTorch form
     kernels = None
 
@@ -22,9 +30,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 def missing() -> str | None:
     """Why the kernels are not there at all, or None."""
-    if kernels is None:
-        return "the C++ kernels were not built (no C++ compiler was found at install time)"
-    return None
+    return _missing if kernels is None else None
 
 
 def eager(*tensors: Tensor | None) -> bool:

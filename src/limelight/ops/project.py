@@ -27,7 +27,7 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
     outputs, channels = weight.shape
     out = x.new_empty((*x.shape[:-1], outputs))
-    kernels.few_rows(x.contiguous(), weight, bias, out, x.numel() // channels, outputs, channels)
+    kernels.skinny_gemm(x.contiguous(), weight, bias, out, x.numel() // channels, outputs, channels)
     return out
 
 

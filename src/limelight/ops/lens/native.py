@@ -41,7 +41,7 @@ def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     out, lse = outputs(query, value)
 
     def sweep(notes: Parts, survey: Parts | None) -> None:
-        kernels.look(
+        kernels.lens_forward(
             query, key, value, bias, slopes, lowered.tables, lowered.program, problem.scale,
             problem.softcap, problem.dropout, seed, out, lse, notes, survey,
         )  # fmt: skip

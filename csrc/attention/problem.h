@@ -1,0 +1,54 @@
+// What an attention call takes and gives.
+//
+// Letters as everywhere in Limelight: b batch, h query heads, g key/value heads, i query position,
+// j key position, d head channels, e value channels.
+#pragma once
+
+#include "masks/rule.h"
+#include "view.h"
+
+namespace limelight {
+
+// weights = dropout(softmax(cap(scale · q·k) + bias − slope·|p_i − j|, over the keys the mask allows))
+struct Problem {
+  View query;                     // b h i d, last axis dense
+  View key;                       // b g j d, last axis dense
+  View value;                     // b g j e, last axis dense
+  View bias;                      // b h i j, any strides, or absent
+  const float* slopes = nullptr;  // h, or absent: ALiBi
+  Mask mask;
+  double scale = 1;
+  double softcap = 0;  // 0: none
+  double dropout = 0;  // probability that a weight is dropped
+  uint64_t seed = 0;
+
+  int64_t b() const { return query.size[0]; }
+  int64_t h() const { return query.size[1]; }
+  int64_t g() const { return key.size[1]; }
+  int64_t i() const { return query.size[2]; }
+  int64_t j() const { return key.size[2]; }
+  int64_t d() const { return query.size[3]; }
+  int64_t e() const { return value.size[3]; }
+  int64_t group() const { return h() / g(); }  // query heads that share a key head
+  // p_i = i + position_shift(): where a query sits among the keys
+  int64_t position_shift() const { return j() - i(); }
+};
+
+struct Forward {
+  Problem problem;
+  View out;              // b h i e, last axis dense
+  float* lse = nullptr;  // b h i, contiguous; natural logarithm; −inf where nothing is allowed
+};
+
+struct Backward {
+  Problem problem;
+  View out;
+  const float* lse = nullptr;
+  View grad_out;                    // b h i e, last axis dense
+  const float* grad_lse = nullptr;  // b h i contiguous, or absent: dS = P∘(dP − D + dlse)
+  View grad_query, grad_key, grad_value;
+  View grad_bias;                // float32 in the shape b h i j with stride 0 where bias broadcasts, or absent
+  float* grad_slopes = nullptr;  // h, or absent
+};
+
+}  // namespace limelight

@@ -1,0 +1,74 @@
+// What happens to a row of scores between the two products: cap, bias, slopes, mask.
+//
+// Scores are kept in units of log2: exp2 is cheaper than exp, and the factor log2(e) hides in the scale.
+#pragma once
+
+#include "attention/problem.h"
+#include "masks/coverage.h"
+#include "simd/vector.h"
+
+namespace limelight::LIMELIGHT_ISA {
+
+inline constexpr double kLog2E = 1.4426950408889634;
+inline constexpr double kLn2 = 0.6931471805599453;
+
+// The factor that goes into the packed queries.
+LIMELIGHT_INLINE float query_factor(const Problem& p) {
+  return static_cast<float>(p.softcap > 0 ? p.scale / p.softcap : p.scale * kLog2E);
+}
+
+// Whether raw scores are not yet final before the mask.
+LIMELIGHT_INLINE bool adjusts(const Problem& p) { return p.softcap > 0 || p.bias || p.slopes; }
+
+template <class T>
+LIMELIGHT_INLINE void add_bias(float* scores, const T* bias, int64_t stride, int64_t count) {
+  const float unit = static_cast<float>(kLog2E);
+  if (stride == 1) {
+    int64_t t = 0;
+    for (; t + W <= count; t += W) store(scores + t, load(scores + t) + load(bias + t) * unit);
+    if (t < count) store(scores + t, load(scores + t) + load_partial(bias + t, count - t) * unit);
+    return;
+  }
+  for (int64_t t = 0; t < count; t += W) {
+    T lane[W] = {};
+    for (int64_t c = 0; c < imin(W, count - t); ++c) lane[c] = bias[(t + c) * stride];
+    store(scores + t, load(scores + t) + load(lane) * unit);
+  }
+}
+
+// The softcap: from q·k·query_factor to cap · tanh(score/cap) in log2 units.
+LIMELIGHT_INLINE void cap_row(const Problem& p, int64_t count, float* scores) {
+  const float cap = static_cast<float>(p.softcap * kLog2E);
+  for (int64_t t = 0; t < count; t += W) store(scores + t, tanh(load(scores + t)) * cap);
+}
+
+// |away − lane|: how far W neighbouring keys are from a query, `away` being the first. Exact up to 2^24 tokens.
+LIMELIGHT_INLINE vf distances(int64_t away) {
+  return vabs(splat(static_cast<float>(away)) - __builtin_convertvector(iota(), vf));
+}
+
+// Bias and slopes, for query i with keys j0 … j0 + count.
+inline void shift_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
+                      float* scores) {
+  if (p.bias) {
+    const int64_t at = p.bias.at(b, h, i) + j0 * p.bias.stride[3];
+    dispatch_dtype(p.bias.dtype, [&](auto* type) {
+      add_bias(scores, static_cast<decltype(type)>(p.bias.data) + at, p.bias.stride[3], count);
+    });
+  }
+  if (p.slopes) {
+    const float slope = static_cast<float>(p.slopes[h] * kLog2E);
+    const int64_t away = i + p.position_shift() - j0;
+    for (int64_t t = 0; t < count; t += W) store(scores + t, load(scores + t) - distances(away - t) * slope);
+  }
+}
+
+// Scores of query i with keys j0 … j0 + count: from q·k·query_factor to their final value in log2 units.
+// `scores` is readable and writable up to the next multiple of W.
+inline void adjust_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
+                       float* scores) {
+  if (p.softcap > 0) cap_row(p, count, scores);
+  shift_row(p, b, h, i, j0, count, scores);
+}
+
+}  // namespace limelight::LIMELIGHT_ISA

@@ -1,0 +1,33 @@
+// From the program that ops/masks/ writes to the nodes that mask.h reads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "masks/rule.h"
+
+namespace limelight {
+
+// A table of a mask: what it is made of, and where it lies.
+struct MaskTable {
+  const void* data;
+  int64_t element;  // bytes of one: 8 (int64) or 1 (bool)
+  std::vector<int64_t> size, stride;
+};
+
+class MaskProgram {
+ public:
+  // Throws std::invalid_argument if the program does not fit its tables or the call (b h i j).
+  MaskProgram(const std::vector<int64_t>& program, const std::vector<MaskTable>& tables, const int64_t (&call)[4]);
+  ~MaskProgram();
+  MaskProgram(const MaskProgram&) = delete;
+  MaskProgram& operator=(const MaskProgram&) = delete;
+
+  Mask mask() const;
+
+ private:
+  struct Reader;
+  std::vector<MaskNode> nodes_;
+};
+
+}  // namespace limelight
