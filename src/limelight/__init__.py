@@ -17,7 +17,9 @@ from limelight.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from limelight.errors import LimelightError as LimelightError
+    from limelight.insight.cause import cause as cause
     from limelight.insight.cutting import cutting as cutting
+    from limelight.insight.rollout import rollout as rollout
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
     from limelight.layers.cache import Cache as Cache
@@ -101,6 +103,8 @@ _HOME = {
     "Recording": "seeing.recording.recording",
     "Link": "seeing.recording.recording",
     "cutting": "insight.cutting",
+    "cause": "insight.cause",
+    "rollout": "insight.rollout",
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
     "watch": "seeing.watching.watch",

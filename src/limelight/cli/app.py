@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from limelight.cli.cause import cause
 from limelight.cli.embed import embed
 from limelight.cli.generate import generate
 from limelight.cli.show import show
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.command()(show)
 app.command()(worked)
+app.command()(cause)
 app.command()(train)
 app.command()(translate)
 app.command()(generate)

@@ -48,6 +48,8 @@ class Reading:
     """rows `b n` and a place → `b c`: what stands at that place of each row in the end"""
     embedding: nn.Module | None
     """what makes vectors of token ids"""
+    piece: Callable[[int], str] = str
+    """a token id as text"""
 
     @property
     def batch(self) -> int:
@@ -64,8 +66,38 @@ class Reading:
             return self
         return Reading(
             self.model, self.name, self.inputs[: place + 1], self.tokens[: place + 1],
-            self.predicts, self.run, self.embedding,
+            self.predicts, self.run, self.embedding, self.piece,
         )  # fmt: skip
+
+    def from_layer(self, place: int) -> Callable[[int, int], Tensor]:
+        """Runs that begin at a layer, in so many rows: what lies before it is the same in all.
+
+        `layer, count` → `b c`. Where a model cannot be entered in the middle, from the start.
+        """
+        model = self.model
+        if not isinstance(model, Encoder):
+            return lambda _, count: self.run(self.rows(count), place)
+        entries: list[tuple[Any, Any]] = []
+        hooks = [
+            block.register_forward_pre_hook(
+                lambda _, args, options: entries.append((args, options)), with_kwargs=True
+            )
+            for block in model.stack.blocks
+        ]
+        try:
+            self.run(self.rows(1), place)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+        def run(layer: int, count: int) -> Tensor:
+            x: Tensor = entries[layer][0][0].expand(count, -1, -1)
+            blocks = list(zip(model.stack.blocks, entries, strict=True))
+            for block, ((_, *rest), options) in blocks[layer:]:
+                x = block(x, *rest, **options)
+            return (x if model.stack.norm is None else model.stack.norm(x))[:, place]
+
+        return run
 
     def last_token(self) -> Callable[[int], Tensor]:
         """Runs of the last token alone, in so many rows, where the tokens before it are known.
@@ -194,7 +226,9 @@ def _own(model: Encoder | Decoder, text: str | Tensor) -> Reading:
 
     name = model.name or type(model).__name__
     predicts = isinstance(model, Decoder)
-    return Reading(model, name, ids, tokens, predicts, run, model.embedding.tokens)
+    known = model.tokens
+    piece: Callable[[int], str] = str if known is None else lambda token: known.decode([token])
+    return Reading(model, name, ids, tokens, predicts, run, model.embedding.tokens, piece)
 
 
 def _hugging_face(
@@ -228,7 +262,9 @@ def _hugging_face(
         body: Any = foreign.base_model
         foreign = body
     embedding: Any = foreign.get_input_embeddings()
-    return Reading(foreign, type(model).__name__, ids, tokens, predicts, run, embedding)
+    known: Any = tokenizer
+    piece: Callable[[int], str] = str if known is None else lambda token: str(known.decode([token]))
+    return Reading(foreign, type(model).__name__, ids, tokens, predicts, run, embedding, piece)
 
 
 def _plain(model: nn.Module, inputs: Tensor) -> Reading:

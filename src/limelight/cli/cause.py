@@ -1,0 +1,49 @@
+"""`limelight cause`: beside each weight of a token, what cutting its link causes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def cause(
+    text: Annotated[str, typer.Argument(help="The text.")],
+    token: Annotated[str, typer.Option(help="The token that looks: its text or its number.")],
+    model: Annotated[str, typer.Option(help="minilm, smollm2, or the path of a model.")] = "minilm",
+    links: Annotated[int, typer.Option(help="How many links of single heads to list.")] = 10,
+    controls: Annotated[int, typer.Option(help="Random links of other tokens to cut.")] = 64,
+    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the figure or the numbers: .png, .svg, .json, ...")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Say what each link of a token causes: cut it, and see what the token becomes.
+
+    Each link is cut by itself in one head, in one layer and everywhere, before softmax and after
+    it, and each token is hidden from all others. Beside it: weight, value-weighted attention,
+    rollout, gradient x input, and how alike they rank.
+    """
+    from limelight.files import check_writable
+    from limelight.insight import cause as insight
+
+    if save is not None:
+        check_writable(save)
+    found = insight.cause(
+        model, text, int(token) if token.lstrip("-").isdecimal() else token,
+        controls=controls, seed=seed,
+    )  # fmt: skip
+    if save is not None:
+        found.save(save)
+    if json:
+        print(found.to_json())
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(found.table(), found.link_table(links), found.correlation_table())
+    console.print(found.verdict, markup=False)
+    if save is not None:
+        console.print(f"Wrote {save}.", markup=False)

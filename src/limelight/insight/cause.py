@@ -1,0 +1,369 @@
+"""Attention is not explanation: beside each weight of a token, what cutting its link causes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from limelight.checks import check_whole
+from limelight.errors import OptionError
+from limelight.insight.effects import ALL, Bench, Cuts, Effect
+from limelight.insight.ranks import Correlation, correlation
+from limelight.insight.reading import at_rest, read, through_the_seam
+from limelight.insight.result import Result
+from limelight.insight.rollout import rolled_out
+from limelight.insight.table import Table
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Call
+from limelight.rng import chance
+from limelight.seeing.recording.picks import Pick, find_tokens
+from limelight.seeing.recording.recording import Link
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from transformers import PreTrainedTokenizerBase
+
+PROJECTIONS = 64
+"""Directions along which gradients of a final vector are taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cause(Result):
+    """What a token's links weigh, and what cutting them causes. l layers, h heads, n keys.
+
+    A change is 1 − cosine of the token's final vector (an encoder) or KL(before ‖ after) of the
+    next-token distribution in nats (a decoder, whose later tokens are left out: they have no say).
+    """
+
+    text: str
+    model: str
+    tokens: tuple[str, ...]
+    token: int
+    """the token that looks"""
+    measure: str
+    """what a change is: "1 − cosine" or "KL" """
+    chosen: str
+    """the most likely next token, whose log-probability is followed; empty for an encoder"""
+    weight: Tensor
+    """l h n: what the token pays to each key"""
+    value_weighted: Tensor
+    """l h n: ‖weight · value‖, what it carries away"""
+    forbid: Effect
+    """l h n: the link cut before softmax, in one head"""
+    zero: Effect
+    """l h n: the link's weight set to 0 after softmax, in one head"""
+    layer_forbid: Effect
+    """l n: cut before softmax, in all heads of one layer"""
+    layer_zero: Effect
+    """l n: after softmax"""
+    everywhere_forbid: Effect
+    """n: cut before softmax, in all heads of all layers"""
+    everywhere_zero: Effect
+    """n: after softmax"""
+    occluded: Effect
+    """n: no other token sees this one, in any layer"""
+    gradient: Tensor
+    """n: |gradient × input|"""
+    rollout: Tensor
+    """n"""
+    uniform: Effect
+    """l h: equal weights in place of the token's own, in one head"""
+    uniform_everywhere: float
+    """the change when the token spreads its weight equally in every head"""
+    control: Effect
+    """links of other tokens, drawn at random and cut before softmax"""
+    control_links: tuple[Link, ...]
+    link_correlations: tuple[Correlation, ...]
+    """over the links of all heads apart"""
+    token_correlations: tuple[Correlation, ...]
+    """over the keys, heads and layers together"""
+
+    @property
+    def by_token(self) -> dict[str, Tensor]:
+        """Every measure of a key, heads and layers together: n each."""
+        return {
+            "weight": self.weight.mean((0, 1)),
+            "value-weighted": self.value_weighted.mean((0, 1)),
+            "rollout": self.rollout,
+            "gradient × input": self.gradient,
+            "cut": self.everywhere_forbid.change,
+            "zeroed": self.everywhere_zero.change,
+            "occluded": self.occluded.change,
+        }
+
+    @property
+    def by_link(self) -> dict[str, Tensor]:
+        """Every measure of a link in one head: l h n each."""
+        return {
+            "weight": self.weight, "value-weighted": self.value_weighted,
+            "cut": self.forbid.change, "zeroed": self.zero.change,
+        }  # fmt: skip
+
+    def links(self, n: int = 10) -> list[tuple[Link, float]]:
+        """The n links of single heads whose cut changes most, with the change."""
+        change = self.forbid.change
+        best = change.flatten().topk(min(check_whole("n", n, 0), change.numel()))
+        _, h, keys = change.shape
+        found: list[tuple[Link, float]] = []
+        for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            layer, rest = divmod(at, h * keys)
+            head, key = divmod(rest, keys)
+            weight = float(self.weight[layer, head, key])
+            found.append((Link(layer, head, self.token, key, weight), value))
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: what was found for this token, and what it does not say."""
+        looks = self.tokens[self.token]
+        change, weight = self.everywhere_forbid.change, self.weight.flatten()
+        most = int(change.argmax())
+        top = int(weight.argmax())
+        layer, head, key = _place(top, self.weight.shape)
+        cut = self.forbid.change.flatten()
+        rank = int((cut > cut[top]).sum()) + 1
+        rho = next(c for c in self.link_correlations if (c.first, c.second) == ("weight", "cut"))
+        random = float(self.control.change.median()) if len(self.control_links) else float("nan")
+        return (
+            f'Cutting "{looks}" → "{self.tokens[most]}" everywhere changes "{looks}" most '
+            f"({self.measure} {float(change[most]):.2g}; a random link of another token in one "
+            f"head: median {random:.1g}); its greatest weight, layer {layer} head {head} to "
+            f'"{self.tokens[key]}" ({float(weight[top]):.2f}), is rank {rank} of {len(cut)} by '
+            f"what its cut causes, and over all links weight and cut rank alike at ρ = {rho}: the "
+            "changes are the finding for this text and model, ρ only sums them up, and later "
+            "layers may repair a cut, which hides what it did."
+        )
+
+    def table(self) -> Table:
+        rows = [
+            (j, name, *(float(values[j]) for values in self.by_token.values()))
+            for j, name in enumerate(self.tokens)
+        ]
+        columns = ("key", f'"{self.tokens[self.token]}" to', *self.by_token)
+        title = f"{self.model}: changes are {self.measure}, heads and layers together"
+        return Table(columns, rows, title, decimals=4)
+
+    def link_table(self, n: int = 10) -> Table:
+        """The links of single heads whose cut changes most."""
+        rows = [
+            (
+                link.layer, link.head, self.tokens[link.key], link.weight,
+                float(self.value_weighted[link.layer, link.head, link.key]), change,
+                float(self.zero.change[link.layer, link.head, link.key]),
+            )
+            for link, change in self.links(n)
+        ]  # fmt: skip
+        columns = ("layer", "head", "to", "weight", "value-weighted", "cut", "zeroed")
+        return Table(columns, rows, "What cutting one link in one head causes", decimals=4)
+
+    def correlation_table(self) -> Table:
+        """Rank correlations between all measures."""
+        rows = [
+            (over, c.first, c.second, c.rho, f"[{c.low:.2f}, {c.high:.2f}]", c.things)
+            for over, found in (
+                ("links", self.link_correlations),
+                ("keys", self.token_correlations),
+            )
+            for c in found
+        ]
+        return Table(
+            ("over", "measure", "and", "rho", "95%", "n"), rows, "Rank correlations", decimals=2
+        )
+
+    def figure(self) -> Figure:
+        from limelight.insight.cause_figure import draw
+
+        return draw(self)
+
+    def values(self) -> dict[str, Any]:
+        names = (
+            "text", "model", "tokens", "token", "measure", "chosen", "weight", "value_weighted",
+            "forbid", "zero", "layer_forbid", "layer_zero", "everywhere_forbid", "everywhere_zero",
+            "occluded", "gradient", "rollout", "uniform", "uniform_everywhere", "control",
+            "control_links", "link_correlations", "token_correlations", "verdict",
+        )  # fmt: skip
+        return {name: getattr(self, name) for name in names}
+
+
+def cause(
+    model: str | Path | nn.Module,
+    text: str | Tensor,
+    token: Pick,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    controls: int = 64,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Cause:
+    """Beside each weight of a token, what it causes.
+
+    Each link of the token is cut by itself, in one head, in one layer, everywhere, before softmax
+    or after it, and each key is hidden from all other tokens; what changes is the token's final
+    vector or what the model says comes next. Beside it the usual stand-ins: weight, value-weighted
+    attention, rollout, gradient × input, equal weights; and links of other tokens as the control.
+
+    Args:
+        model: a name or path for `load`, one of our models, a Hugging Face model, or any module
+            whose attention goes through limelight and that takes `b n` ids or `b n m` vectors.
+        text: what it reads; for a module without tokenizer its input for one text, `n` or `n m`.
+        token: the token that looks, by text or index.
+        tokenizer: of the Hugging Face model.
+        controls: how many random links of other tokens are cut.
+        seed: of the random links, the directions of the gradients, and the bootstrap.
+        progress: whether to show a bar; where a person looks on unless given.
+
+    >>> import limelight as ll
+    >>> found = ll.cause("minilm", "The animal slept because it was tired.", "it", controls=8)
+    >>> found.forbid.change.shape  # layers, heads, keys
+    torch.Size([6, 12, 10])
+    """
+    check_whole("controls", controls, 0)
+    reading = read(model, text, tokenizer=tokenizer)
+    places = find_tokens(token, reading.tokens)
+    if len(places) != 1:
+        raise OptionError(f"token must be one token, found {token!r}: tokens {places}; name one")
+    place = places[0]
+    reading = reading.upto(place)
+    with at_rest(reading.model), through_the_seam(reading.model), torch.no_grad():
+        bench = Bench(reading, place, progress=progress)
+        if not bench.layers:
+            raise OptionError(
+                f"{reading.name} makes no attention call that goes through limelight: its layers "
+                "must be limelight's, the doors', or a Hugging Face model's on the interface"
+            )
+        measured = _measure(bench, controls, seed)
+    said = text if isinstance(text, str) else ""
+    return _result(bench, said, measured, seed)
+
+
+def _measure(bench: Bench, controls: int, seed: int) -> dict[str, Any]:
+    n, l, h = len(bench.reading.inputs), len(bench.layers), bench.layers[0].extent.h
+    keys, layers, heads = torch.arange(n), torch.arange(l), torch.arange(h)
+    single = Cuts.of(layers[:, None, None], heads[:, None], bench.place, keys)
+    layer = Cuts.of(layers[:, None], ALL, bench.place, keys)
+    every = Cuts.of(torch.tensor(ALL), ALL, bench.place, keys)
+    drawn, links = _random_links(bench, controls, seed)
+    level = Cuts.of(layers[:, None], heads, bench.place, torch.tensor(0))
+    level_all = Cuts.of(torch.tensor(ALL), ALL, bench.place, torch.tensor([0]))
+    return {
+        "forbid": bench.cut(single, "forbid", "cutting links").view(l, h, n),
+        "zero": bench.cut(single, "zero", "zeroing links").view(l, h, n),
+        "layer_forbid": bench.cut(layer, "forbid", "layer by layer").view(l, n),
+        "layer_zero": bench.cut(layer, "zero", "layer by layer").view(l, n),
+        "everywhere_forbid": bench.cut(every, "forbid", "everywhere"),
+        "everywhere_zero": bench.cut(every, "zero", "everywhere"),
+        "occluded": bench.cut(every._replace(query=torch.full_like(keys, ALL)), "forbid", "hiding"),
+        "uniform": bench.spread_evenly(level, "equal weights").view(l, h),
+        "uniform_everywhere": float(bench.spread_evenly(level_all, "equal weights").change[0]),
+        "control": bench.cut(drawn, "forbid", "random links"),
+        "control_links": links,
+        "gradient": gradient_times_input(bench, seed),
+    }
+
+
+def _random_links(bench: Bench, count: int, seed: int) -> tuple[Cuts, tuple[Link, ...]]:
+    """Links of other tokens, in one head each, by layer; as many as there are at most."""
+    weights = [seen.dense() for seen in bench.layers] if count else []
+    links: list[Link] = []
+    generator = chance(seed, 1)
+    for number, found in enumerate(weights):
+        found[:, :, bench.place] = 0.0  # only links that exist, and not the token's own
+        there = (found[0] > 0).nonzero()
+        share = count * (number + 1) // len(weights) - count * number // len(weights)
+        picked = torch.randperm(len(there), generator=generator)[:share]
+        for head, query, key in there[picked].tolist():
+            links.append(Link(number, head, query, key, float(found[0, head, query, key])))
+    parts = torch.tensor([link[:4] for link in links], dtype=torch.int64).view(-1, 4)
+    return Cuts(*parts.unbind(1)), tuple(links)
+
+
+def gradient_times_input(bench: Bench, seed: int) -> Tensor:
+    """|gradient × input| for each token: n.
+
+    Where tokens are predicted: |Σ_c x_jc ∂ log p(chosen) / ∂ x_jc|. For a final vector f: the size
+    of the change of its direction as x_j grows, over random directions r orthogonal to f:
+    (mean_r (Σ_c x_jc ∂(r·f)/∂x_jc)²)^½ / ‖f‖. x_j is the token's embedding.
+    """
+    reading, place = bench.reading, bench.place
+    count = 1 if reading.predicts else PROJECTIONS
+    rows = reading.rows(count)
+    leaves: list[Tensor] = []
+
+    def leaf(_module: Any, _args: Any, output: Tensor) -> Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1]
+
+    with torch.enable_grad():
+        if rows.is_floating_point():
+            rows = rows.clone().requires_grad_()
+            leaves.append(rows)
+            end = reading.run(rows, place)
+        else:
+            assert reading.embedding is not None
+            hook = reading.embedding.register_forward_hook(leaf)
+            try:
+                end = reading.run(rows, place)
+            finally:
+                hook.remove()
+        if reading.predicts:
+            goal = end.log_softmax(-1)[0, bench.chosen]
+        else:
+            direction = bench.before.to(end)
+            direction = direction / direction.norm()
+            drawn = torch.randn(end.shape, generator=chance(seed, 2)).to(end)
+            drawn = drawn - (drawn @ direction)[:, None] * direction
+            goal = (drawn * end).sum() / bench.before.norm().to(end)
+        (gradient,) = torch.autograd.grad(goal, leaves[0])
+    found = (gradient * leaves[0].detach()).sum(-1).double()
+    return found.square().mean(0).sqrt().cpu()
+
+
+def _result(bench: Bench, text: str, measured: dict[str, Any], seed: int) -> Cause:
+    reading, place = bench.reading, bench.place
+    start = torch.zeros(len(reading.inputs))
+    start[place] = 1.0
+    weight = torch.stack([seen.rows([place])[0, :, 0] for seen in bench.layers]).cpu()
+    value = weight * torch.stack([_value_sizes(seen) for seen in bench.layers])
+    rolled = rolled_out(bench.layers, start)
+    result = Cause(
+        text=text,
+        model=reading.name,
+        tokens=tuple(token.text for token in reading.tokens),
+        token=place,
+        measure="KL" if reading.predicts else "1 − cosine",
+        chosen=reading.piece(bench.chosen) if reading.predicts else "",
+        weight=weight,
+        value_weighted=value,
+        rollout=rolled,
+        link_correlations=(),
+        token_correlations=(),
+        **measured,
+    )
+    object.__setattr__(result, "link_correlations", _correlations(result.by_link, seed))
+    object.__setattr__(result, "token_correlations", _correlations(result.by_token, seed))
+    return result
+
+
+def _value_sizes(seen: Seen) -> Tensor:
+    """‖value‖ of each key in each head: h j."""
+    assert isinstance(seen.source, Call)
+    value = seen.source.problem.value[0]
+    return value.norm(dim=-1).repeat_interleave(seen.extent.h // len(value), dim=0).cpu()
+
+
+def _correlations(measures: dict[str, Tensor], seed: int) -> tuple[Correlation, ...]:
+    return tuple(
+        correlation((one, two), measures[one], measures[two], seed=seed)
+        for one, two in combinations(measures, 2)
+    )
+
+
+def _place(at: int, shape: Sequence[int]) -> tuple[int, int, int]:
+    layer, rest = divmod(at, shape[1] * shape[2])
+    return layer, *divmod(rest, shape[2])

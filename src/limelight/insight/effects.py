@@ -1,0 +1,184 @@
+"""What happens to one token's end when links are cut: many cuts as the rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.insight.cutting import How, without
+from limelight.insight.progress import tracked
+from limelight.insight.reading import Reading, layer_of
+from limelight.ops.calls import AttentionCall, Interceptor, intercept
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.spec import Lens
+from limelight.ops.masks.mask import Extent, Place, as_mask
+
+ALL = -1
+"""Stands for every layer, every head, or every other query."""
+
+
+class Cuts(NamedTuple):
+    """One link for each row of a batch: who no longer sees whom, where. `ALL` serves but as key."""
+
+    layer: Tensor
+    head: Tensor
+    query: Tensor
+    key: Tensor
+
+    @classmethod
+    def of(cls, layer: Tensor, head: Tensor | int, query: Tensor | int, key: Tensor) -> Cuts:
+        """From tensors that broadcast to one another, flattened."""
+        parts = torch.broadcast_tensors(layer, torch.as_tensor(head), torch.as_tensor(query), key)
+        return cls(*(part.flatten() for part in parts))
+
+    def part(self, rows: slice) -> Cuts:
+        """Some of them."""
+        return Cuts(*(each[rows] for each in self))
+
+
+class Effect(NamedTuple):
+    """How far each cut moved a token's end."""
+
+    change: Tensor
+    """1 − cosine of the final vector, or KL(before ‖ after) of the next-token distribution, nats"""
+    log_prob: Tensor | None
+    """the change of the log-probability of the token chosen before, where tokens are predicted"""
+
+    def view(self, *shape: int) -> Effect:
+        """In another shape."""
+        return Effect(
+            self.change.view(shape), None if self.log_prob is None else self.log_prob.view(shape)
+        )
+
+
+class Bench:
+    """A reading with its undisturbed run: what cuts are measured against."""
+
+    def __init__(self, reading: Reading, place: int, *, progress: bool | None = None) -> None:
+        self.reading, self.place, self.progress = reading, place, progress
+        self.layers: list[Seen] = []
+        with intercept(self._record, reading.model):
+            end = reading.run(reading.rows(1), place)
+        self.before = end[0].double()
+        self._from_layer = reading.from_layer(place)
+        self._last = reading.last_token() if reading.predicts else None
+
+    def _record(self, call: AttentionCall) -> Tensor:
+        output, seen = call.attend(lens=Lens())
+        self.layers.append(seen)
+        return output
+
+    @property
+    def chosen(self) -> int:
+        """The token that is most likely next."""
+        return int(self.before.argmax())
+
+    def effect(self, ends: Tensor) -> Effect:
+        """Of rows that ended so: `b c`."""
+        ends = ends.double()
+        if not self.reading.predicts:
+            same = torch.cosine_similarity(ends, self.before[None], dim=-1)
+            return Effect((1 - same).clamp(min=0.0), None)
+        before, after = self.before.log_softmax(-1), ends.log_softmax(-1)
+        change = (before.exp() * (before - after)).sum(-1).clamp(min=0.0)
+        return Effect(change, after[:, self.chosen] - before[self.chosen])
+
+    def cut(self, cuts: Cuts, how: How, title: str) -> Effect:
+        """The effect of each cut by itself."""
+        return self._run(cuts, lambda part: _cutter(part, how), title)
+
+    def spread_evenly(self, cuts: Cuts, title: str) -> Effect:
+        """The effect of equal weights in place of a query's own; keys are not looked at."""
+        return self._run(cuts, _leveller, title)
+
+    def _run(self, cuts: Cuts, make: Callable[[Cuts], Interceptor], title: str) -> Effect:
+        found: list[Effect] = []
+        parts = self._parts(cuts)
+        for part in tracked(parts, title, len(parts), progress=self.progress):
+            with intercept(make(part), self.reading.model):
+                found.append(self.effect(self._end(part)))
+        log_probs = [each.log_prob for each in found if each.log_prob is not None]
+        return Effect(
+            torch.cat([each.change for each in found]),
+            torch.cat(log_probs) if log_probs else None,
+        )
+
+    def _end(self, part: Cuts) -> Tensor:
+        """What the rows of a batch end as, run from where they begin to differ."""
+        count = len(part.key)
+        if self._last is not None and bool((part.query == self.place).all()):
+            return self._last(count)
+        first = int(part.layer.min())
+        if first == ALL:
+            return self.reading.run(self.reading.rows(count), self.place)
+        return self._from_layer(first, count)
+
+    def _parts(self, cuts: Cuts) -> list[Cuts]:
+        """Batches of rows that begin to differ at the same layer."""
+        return list(_batches(cuts, self.reading.batch))
+
+
+def _batches(cuts: Cuts, size: int) -> Iterator[Cuts]:
+    _, counts = torch.unique_consecutive(cuts.layer, return_counts=True)
+    first = 0
+    for count in counts.tolist():
+        for start in range(first, first + count, size):
+            yield cuts.part(slice(start, min(start + size, first + count)))
+        first += count
+
+
+def _hit(call: AttentionCall, cuts: Cuts) -> Tensor:
+    """Which heads of which rows are meant: `b h`."""
+    number, h = layer_of(call), call.query.shape[1]
+    layers = (cuts.layer == number) | (cuts.layer == ALL)
+    return layers[:, None] & ((cuts.head[:, None] == torch.arange(h)) | (cuts.head == ALL)[:, None])
+
+
+def _cutter(cuts: Cuts, how: How) -> Interceptor:
+    def cut(call: AttentionCall) -> Tensor:
+        heads = _hit(call, cuts)
+        if not heads.any():
+            return call.attend()
+        i, j = call.query.shape[2], call.key.shape[2]
+        queries = torch.arange(i) + call.first_key + j - i
+        keys = torch.arange(j) + call.first_key == cuts.key[:, None]
+        others = (cuts.query == ALL)[:, None] & (queries != cuts.key[:, None])
+        rows = (queries == cuts.query[:, None]) | others
+        gone = heads[:, :, None, None] & rows[:, None, :, None] & keys[:, None, None, :]
+        return without(call, ~gone.to(call.query.device), how).attend()
+
+    return cut
+
+
+def _leveller(cuts: Cuts) -> Interceptor:
+    def level(call: AttentionCall) -> Tensor:
+        output, heads = call.attend(), _hit(call, cuts)
+        b, h, i, _ = call.query.shape
+        j = call.key.shape[2]
+        place = int(cuts.query[0]) - (call.first_key + j - i)
+        if not heads.any() or not 0 <= place < i:
+            return output
+        return _level_row(call, output, heads.to(output.device), Extent(b, h, i, j), place)
+
+    return level
+
+
+def _level_row(
+    call: AttentionCall, output: Tensor, heads: Tensor, extent: Extent, place: int
+) -> Tensor:
+    """The output with the mean of the values that a query may see, in some heads of some rows."""
+    b, h, _, j = extent
+    allowed = torch.ones(b, h, 1, j, dtype=torch.bool, device=output.device)
+    if call.mask is not None:
+        row, keys = torch.tensor([place], device=output.device), torch.arange(j)
+        where = Place.at(extent, slice(0, b), slice(0, h), row, keys.to(output.device))
+        allowed = as_mask(call.mask).allowed(where).expand(b, h, 1, j)
+    weights = allowed.to(output) / allowed.sum(-1, keepdim=True).clamp(min=1)
+    value = call.value.repeat_interleave(h // call.value.shape[1], dim=1)
+    level = (weights @ value)[:, :, 0]
+    output = output.clone()
+    output[:, :, place] = torch.where(heads[..., None], level, output[:, :, place])
+    return output

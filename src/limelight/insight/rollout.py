@@ -1,0 +1,128 @@
+"""Attention rollout: how much of each token is in another one, if attention were all there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from limelight.checks import check_number
+from limelight.colours import LIGHT
+from limelight.errors import OptionError
+from limelight.insight.result import Result
+from limelight.insight.table import Table
+from limelight.ops.attend import attend
+from limelight.ops.bias import Alibi
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Call
+from limelight.ops.lens.spec import Lens
+from limelight.seeing.recording.picks import Pick
+from limelight.seeing.recording.recording import Recording
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class Rollout(Result):
+    """How a token is made up of the others after all layers; `shares` sum to 1."""
+
+    text: str
+    tokens: tuple[str, ...]
+    token: int
+    shares: Tensor
+    """n"""
+
+    def table(self) -> Table:
+        rows = zip(self.tokens, self.shares.tolist(), strict=True)
+        return Table(("token", "share"), list(rows), f'rollout of "{self.tokens[self.token]}"')
+
+    def figure(self) -> Figure:
+        from limelight.plotting import fonts_for, new_figure
+
+        figure = new_figure(5.0, max(2.0, 0.24 * len(self.tokens) + 0.8))
+        axes = figure.add_subplot()
+        axes.barh(range(len(self.tokens)), self.shares.tolist(), color=LIGHT.answer)
+        axes.set_yticks(
+            range(len(self.tokens)), self.tokens, parse_math=False,
+            fontfamily=fonts_for(self.tokens),
+        )  # fmt: skip
+        axes.invert_yaxis()
+        axes.set_xlabel(f"share in token {self.token} after all layers (rollout)")
+        axes.spines[["top", "right"]].set_visible(False)
+        return figure
+
+    def values(self) -> dict[str, object]:
+        return {
+            "text": self.text, "tokens": self.tokens, "token": self.token, "shares": self.shares,
+        }  # fmt: skip
+
+
+def rollout(rec: Recording, token: Pick, *, residual: float = 0.5) -> Rollout:
+    """What a token is made of after all layers, by attention alone.
+
+        Â = residual · I + (1 − residual) · mean over heads of A        shares = e_iᵀ Â_L ⋯ Â_1
+
+    Abnar & Zuidema 2020, https://arxiv.org/abs/2005.00928. The product of n × n matrices is never
+    made: a row vector goes down through the layers, and rᵀA is the gradient of the attention of one
+    value channel, out of the kernel's backward pass. Memory is linear in the text.
+
+    Args:
+        rec: a recording of all layers of a self-attending model.
+        token: the token; the mean over a word's tokens.
+        residual: the share that passes by attention in each layer.
+
+    >>> import limelight as ll
+    >>> rec = ll.look("The animal didn't cross the street because it was too tired.")
+    >>> shares = ll.rollout(rec, "it").shares
+    >>> float(shares.sum().round(decimals=4))
+    1.0
+    """
+    check_number("residual", residual, "at least 0 and at most 1", low=0.0, high=1.0)
+    if rec.queries is not rec.tokens:
+        raise OptionError("rollout is of a text that looks at itself, found one of two texts")
+    places = rec.find(token)
+    start = torch.zeros(len(rec.tokens), dtype=torch.float64)
+    start[places] = 1 / len(places)
+    names = tuple(each.text for each in rec.tokens)
+    return Rollout(rec.text, names, places[-1], rolled_out(rec.layers, start, residual))
+
+
+def rolled_out(layers: Sequence[Seen], start: Tensor, residual: float = 0.5) -> Tensor:
+    """A row vector `n` through all layers, last to first."""
+    shares = start.double()
+    for seen in reversed(layers):
+        shares = residual * shares + (1 - residual) * weighed(seen, shares)
+    return shares
+
+
+def weighed(seen: Seen, row: Tensor) -> Tensor:
+    """rᵀA, the mean over heads: `j`, for a row vector `i`.
+
+    With O_i = Σ_j A_ij v_j and one channel, Σ_i r_i ∂O_i/∂v_j = Σ_i r_i A_ij.
+    """
+    if not isinstance(seen.source, Call):
+        total = torch.zeros(seen.extent.j, dtype=torch.float64)
+        for first, tile in seen.in_tiles():
+            part = row[first : first + tile.shape[2]].to(tile)
+            total += torch.einsum("i,hij->j", part, tile[0]).cpu().double()
+        return total / seen.extent.h
+    problem = seen.source.problem
+    value = torch.zeros_like(problem.value[..., :1]).requires_grad_()
+    with torch.enable_grad():
+        output, own = attend(
+            problem.query, problem.key, value,
+            mask=problem.mask,
+            bias=problem.bias if problem.slopes is None else Alibi(problem.slopes),
+            scale=problem.scale,
+            softcap=problem.softcap or None,
+            lens=Lens(keep=False),
+        )  # fmt: skip
+        # less than 1 where a sink draws weight too
+        share = torch.exp((own.lse - seen.lse).clamp(max=0.0)).nan_to_num(0.0)
+        towards = row.to(output) * share.to(output)
+        (found,) = torch.autograd.grad(output, value, towards[..., None])
+    return found[0, :, :, 0].sum(0).cpu().double() / seen.extent.h

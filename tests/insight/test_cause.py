@@ -1,0 +1,187 @@
+"""What links cause: equal to cuts made by hand, the same on every kind of model, repeatable."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from tests.seeing.hf_models import DECODERS
+from torch import Tensor, nn
+
+import limelight as ll
+from limelight.insight.cause import Cause
+from limelight.insight.ranks import correlation, spearman
+
+TEXT = "The animal slept because it was tired."
+
+
+@pytest.fixture(scope="module")
+def minilm() -> ll.Encoder:
+    return ll.load("minilm")
+
+
+@pytest.fixture(scope="module")
+def found(minilm: ll.Encoder) -> Cause:
+    return ll.cause(minilm, TEXT, "it", controls=6)
+
+
+def small(seed: int = 0) -> ll.Decoder:
+    torch.manual_seed(seed)
+    config = ll.Config.llama(vocabulary=60, width=32, layers=3, heads=4, kv_heads=2)
+    model = ll.Decoder(config).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(4)
+    return model
+
+
+def test_each_change_is_that_of_a_cut_made_by_hand(minilm: ll.Encoder, found: Cause) -> None:
+    assert minilm.tokens is not None
+    ids = torch.tensor([minilm.tokens.encode(TEXT).ids])
+    with torch.no_grad():
+        before = minilm(ids)[0, found.token].double()
+    for how, effect in (("forbid", found.forbid), ("zero", found.zero)):
+        for layer, head, key in [(0, 2, 4), (3, 1, 2), (5, 11, 2)]:
+            link = ll.Link(layer, head, found.token, key)
+            with torch.no_grad(), ll.cutting(minilm, [link], how):  # pyright: ignore
+                after = minilm(ids)[0, found.token].double()
+            change = 1 - torch.cosine_similarity(before, after, dim=0)
+            assert float(effect.change[layer, head, key]) == pytest.approx(float(change), abs=1e-6)
+    every = [ll.Link(layer, head, found.token, 2) for layer in range(6) for head in range(12)]
+    with torch.no_grad(), ll.cutting(minilm, every):
+        after = minilm(ids)[0, found.token].double()
+    change = float(1 - torch.cosine_similarity(before, after, dim=0))
+    assert float(found.everywhere_forbid.change[2]) == pytest.approx(change, abs=1e-6)
+
+
+def test_weights_are_the_recording_s_and_the_verdict_names_what_was_found(
+    minilm: ll.Encoder, found: Cause
+) -> None:
+    rec = ll.look(TEXT, minilm)
+    torch.testing.assert_close(found.weight[3, 1], rec.weights(3, 1)[found.token])
+    assert float(found.rollout.sum()) == pytest.approx(1.0)
+    most = found.tokens[int(found.everywhere_forbid.change.argmax())]
+    assert f'→ "{most}" everywhere' in found.verdict
+    assert "may repair a cut" in found.verdict
+    (rho,) = [c for c in found.link_correlations if (c.first, c.second) == ("weight", "cut")]
+    assert rho.low < rho.rho < rho.high
+    assert rho.rho == pytest.approx(
+        float(spearman(found.weight.flatten(), found.forbid.change.flatten()))
+    )
+
+
+def test_a_decoder_s_cached_runs_are_those_of_whole_texts() -> None:
+    model, ids = small(), torch.randint(60, (9,))
+    found = ll.cause(model, ids, 7, controls=4)
+    assert found.measure == "KL"
+    assert len(found.tokens) == 8  # what follows has no say
+    with torch.no_grad():
+        before = model(ids[None])[0, 7].double().log_softmax(-1)
+        for layer, head, key in [(0, 1, 3), (2, 3, 0), (1, 0, 7)]:
+            with ll.cutting(model, [ll.Link(layer, head, 7, key)], "zero"):
+                after = model(ids[None])[0, 7].double().log_softmax(-1)
+            change = float((before.exp() * (before - after)).sum())
+            measured = float(found.zero.change[layer, head, key])
+            assert measured == pytest.approx(change, rel=1e-4, abs=1e-7)
+            assert found.zero.log_prob is not None
+            moved = float((after - before)[before.argmax()])
+            assert float(found.zero.log_prob[layer, head, key]) == pytest.approx(moved, abs=1e-4)
+
+
+def test_hugging_face_models_and_plain_modules_are_served() -> None:
+    llama = DECODERS["llama"]()
+    found = ll.cause(llama, torch.randint(99, (7,)), 6, controls=4)
+    assert found.forbid.change.shape == (2, 4, 7)
+    assert float(found.forbid.change.max()) > 0
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(
+                ll.MultiheadAttention(16, 2, batch_first=True) for _ in range(2)
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = x + layer(x, x, x, need_weights=False)[0]
+            return x
+
+    plain = Plain().eval()
+    found = ll.cause(plain, torch.randn(5, 16), 2, controls=4)
+    assert found.forbid.change.shape == (2, 2, 5)
+    assert float(found.everywhere_forbid.change.max()) > 0
+    # its gradient × input against a small step
+    assert int(found.gradient.argmax()) == 2
+
+
+def test_equal_weights_are_the_mean_of_the_values_that_may_be_seen() -> None:
+    model, ids = small(3), torch.randint(60, (6,))
+    found = ll.cause(model, ids, 5, controls=0)
+    with torch.no_grad():
+        before = model(ids[None])[0, 5].double().log_softmax(-1)
+
+        def level(call: ll.AttentionCall) -> Tensor:
+            output = call.attend().clone()
+            if call.layer == 1:
+                output[:, 3, 5] = call.value[:, 1].mean(1)
+            return output
+
+        with ll.intercept(level, model):
+            after = model(ids[None])[0, 5].double().log_softmax(-1)
+    expected = float((before.exp() * (before - after)).sum())
+    assert float(found.uniform.change[1, 3]) == pytest.approx(expected, rel=1e-4, abs=1e-7)
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    model, ids = small(1), torch.randint(60, (6,))
+    first, second = (ll.cause(model, ids, 4, controls=5, seed=3).to_json() for _ in range(2))
+    assert first == second
+    assert json.loads(first)["token"] == 4
+
+
+@pytest.mark.parametrize("kind", ["minilm", "small"])
+def test_rollout_is_the_dense_product(kind: str, minilm: ll.Encoder) -> None:
+    if kind == "minilm":
+        rec = ll.look(TEXT, minilm)
+    else:
+        weights = [torch.rand(3, 6, 6).softmax(-1) for _ in range(3)]
+        rec = ll.Recording.of_weights(weights, list("abcdef"))
+    n = len(rec.tokens)
+    product = torch.eye(n, dtype=torch.float64)
+    for seen in rec.layers:
+        product = (0.5 * torch.eye(n) + 0.5 * seen.dense()[0].mean(0)).double() @ product
+    for token in (0, 3):
+        torch.testing.assert_close(ll.rollout(rec, token).shares, product[token], atol=1e-6, rtol=0)
+
+
+def test_views_of_the_result(found: Cause, tmp_path: Any) -> None:
+    found.save(tmp_path / "cause.png")
+    assert (tmp_path / "cause.png").stat().st_size > 10_000
+    assert "animal" in str(found.table())
+    assert "<table>" in found._repr_html_()
+    assert len(found.link_table(5).rows) == 5
+
+
+def test_what_is_wrong_is_said(minilm: ll.Encoder) -> None:
+    for text, token, said in [
+        ("", "it", "text is empty"),
+        (TEXT, "horse", "'horse' is not among"),
+        (TEXT, ["it", "was"], "one token"),
+    ]:
+        with pytest.raises(ll.LimelightError, match=said):
+            ll.cause(minilm, text, token)
+    with pytest.raises(ll.LimelightError, match="no attention call"):
+        ll.cause(nn.Sequential(nn.Linear(4, 4)), torch.randn(3, 4), 1)
+    with pytest.raises(ll.LimelightError, match="has no tokenizer"):
+        ll.cause(nn.Linear(4, 4), "words", 1)
+
+
+def test_a_correlation_agrees_with_scipy_and_its_interval_covers_it() -> None:
+    from scipy import stats
+
+    x = torch.randn(60).round(decimals=1)
+    y = x + torch.randn(60)
+    found = correlation(("x", "y"), x, y)
+    assert found.rho == pytest.approx(stats.spearmanr(x, y).statistic)
+    assert found.low < found.rho < found.high
