@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from limelight.errors import LimelightError as LimelightError
     from limelight.insight.cause import cause as cause
     from limelight.insight.cutting import cutting as cutting
+    from limelight.insight.exercise import exercise as exercise
     from limelight.insight.rollout import rollout as rollout
+    from limelight.insight.worked.reading import worked as worked
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
     from limelight.layers.cache import Cache as Cache
@@ -108,6 +110,8 @@ _HOME = {
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
     "watch": "seeing.watching.watch",
+    "exercise": "insight.exercise",
+    "worked": "insight.worked.reading",
     "LimelightError": "errors",
 }
 """Where each public name lives."""

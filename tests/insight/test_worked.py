@@ -1,19 +1,72 @@
-"""The worked example: right numbers, and the slips of print found where they were made."""
+"""Worked examples: right numbers, slips of print found where they were made, files in words."""
 
 from __future__ import annotations
 
+import json
+import random
+import re
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
-from limelight.errors import FileError
-from limelight.insight.worked import EXAMPLES, load_worked
+import limelight as ll
+from limelight.cli import main
+from limelight.errors import FileError, LimelightError
+from limelight.insight.worked.reading import EXAMPLES, known_examples, worked
+from limelight.insight.worked.rendering import FORMATS
+from limelight.insight.worked.slides import save_slides
+from limelight.insight.worked.writing import toml
+
+SMALL = """
+tokens = ["a", "b"]
+x = [[1, 0], [0, 2]]
+w_query = [[1, 0], [0, 1]]
+w_key = [[1, 0], [0, 1]]
+w_value = [[1, 0], [0, 1]]
+"""
+TWO_LAYERS = """
+tokens = ["a", "b"]
+x = [[1, 0.5], [0.2, 2]]
+[[layers]]
+mask = "causal"
+residual = true
+w_query = [[1, 0], [0, 1]]
+w_key = [[1, 1], [0, 1]]
+w_value = [[1, 0], [0, 1]]
+[[layers]]
+scale = false
+w_output = [[1, 0, 1], [0, 1, 1]]
+[[layers.heads]]
+w_query = [[1], [0]]
+w_key = [[1], [1]]
+w_value = [[1], [0]]
+[[layers.heads]]
+w_query = [[1], [2]]
+w_key = [[0], [1]]
+w_value = [[1], [1]]
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "example.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """The exit code and what was printed, of the command as a person runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["limelight", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    code = ended.value.code
+    return (code if isinstance(code, int) else 0), *capsys.readouterr()
 
 
 def test_the_steps_are_what_plain_arithmetic_gives() -> None:
-    steps = {step.name: step.table for step in load_worked().steps()}
+    steps = {step.name: step.table for step in worked().steps()}
     query = [[1.2, 0.6], [1.0, 1.1], [1.1, 0.7], [0.4, 1.3]]
     key = [[1.1, 0.7], [0.9, 1.2], [0.6, 1.2], [1.2, 0.5]]
     assert torch.allclose(steps["query"], torch.tensor(query, dtype=torch.float64))
@@ -23,31 +76,67 @@ def test_the_steps_are_what_plain_arithmetic_gives() -> None:
     assert torch.allclose(steps["output"], by_hand @ steps["value"])
 
 
+def test_layers_heads_mask_scale_and_residual_by_plain_arithmetic(tmp_path: Path) -> None:
+    example = worked(written(tmp_path, TWO_LAYERS))
+    steps = {(step.layer, step.head, step.name): step.table for step in example.steps()}
+    x = torch.tensor([[1, 0.5], [0.2, 2]], dtype=torch.float64)
+    scores = x @ (x @ torch.tensor([[1.0, 1], [0, 1]]).double()).T / 2**0.5
+    weights = scores.masked_fill(torch.ones(2, 2).triu(1).bool(), -torch.inf).softmax(1)
+    between = x + weights @ x
+    assert torch.allclose(steps[1, None, "sum"], between)
+    heads = [
+        ((between @ q) @ (between @ k).T).softmax(1) @ (between @ v)
+        for q, k, v in (
+            torch.tensor([[[1], [0]], [[1], [1]], [[1], [0]]]).double(),
+            torch.tensor([[[1], [2]], [[0], [1]], [[1], [1]]]).double(),
+        )
+    ]
+    beside = torch.cat(heads, 1)
+    mixed = beside @ torch.tensor([[1.0, 0, 1], [0, 1, 1]]).double()
+    assert torch.allclose(steps[2, None, "concatenation"], beside)
+    assert torch.allclose(steps[2, None, "output"], mixed)
+    assert "scaled" not in {name for layer, _, name in steps if layer == 2}
+
+
 def test_the_audit_finds_every_slip_where_it_was_made() -> None:
-    slips = load_worked().audit()
-    assert Counter(slip.step for slip in slips) == {"key": 7, "value": 6, "scores": 2}
-    scores = {(slip.token, slip.column): slip for slip in slips if slip.step == "scores"}
-    assert scores["love", "phones"].follows == pytest.approx(1.63)
-    assert scores["phones", "phones"].follows == pytest.approx(0.91)
+    audit = worked().audit()
+    assert Counter(slip.step for slip in audit.slips) == {"key": 7, "value": 6, "scores": 2}
+    scores = {(slip.token, slip.column): slip for slip in audit.slips if slip.step == "scores"}
+    love, phones = scores["love", "phones"], scores["phones", "phones"]
+    assert (love.printed, love.follows_text) == ("1.96", "1.63")
+    assert (phones.printed, phones.follows_text) == ("1.91", "0.91")
+    assert audit.checked == 64
+    assert not audit.passed
 
 
-def test_a_correct_print_has_no_slip(tmp_path: Path) -> None:
-    text = (EXAMPLES / "apple-phones.toml").read_text().partition("[printed]")[0]
-    steps = {step.name: step.table for step in load_worked().steps()}
-    lines = ["[printed]"]
-    for name, digits in (
-        ("query", 1),
-        ("key", 1),
-        ("value", 1),
-        ("scores", 2),
-        ("weights", 3),
-        ("output", 3),
-    ):
-        rows = [" ".join(f"{x:.{digits}f}" for x in row) for row in steps[name].tolist()]
-        lines.append(f"{name} = {rows!r}")
-    path = tmp_path / "right.toml"
-    path.write_text(text + "\n".join(lines))
-    assert load_worked(path).audit() == []
+def test_what_is_written_is_read_again_and_follows(tmp_path: Path) -> None:
+    for example in [*map(worked, known_examples()), worked(written(tmp_path, TWO_LAYERS))]:
+        for decimals in (2, 3, 6):
+            again = worked(written(tmp_path, toml(example, decimals=decimals)))
+            assert again.audit().passed, (example.title, decimals, again.audit().slips)
+        blank = worked(written(tmp_path, toml(example, blank=True))).audit()
+        assert blank.open > 0
+        assert (blank.slips, blank.checked, blank.passed) == ((), 0, False)
+
+
+def test_every_wrong_digit_is_found(tmp_path: Path) -> None:
+    """Each printed number in turn, moved by twice its last digit, is the slip that is named."""
+    text = toml(worked("two-heads"), decimals=3)
+    cells = list(re.finditer(r"\d+\.\d+(?= |\")", text))
+    assert len(cells) > 150
+    for cell in cells[::7]:
+        decimals = len(cell.group().partition(".")[2])
+        wrong = f"{float(cell.group()) + 2 * 10**-decimals:.{decimals}f}"
+        changed = text[: cell.start()] + wrong + text[cell.end() :]
+        slips = worked(written(tmp_path, changed)).audit().slips
+        assert wrong in [slip.printed for slip in slips], (cell.group(), slips)
+
+
+def test_a_later_step_alone_is_audited(tmp_path: Path) -> None:
+    right = worked(written(tmp_path, SMALL + '[printed]\nweights = ["0.670 0.330", "0.056 0.944"]'))
+    assert right.audit().passed
+    wrong = worked(written(tmp_path, SMALL + '[printed]\noutput = ["0.7 0.7", "0.1 1.8"]'))
+    assert [(slip.token, slip.column) for slip in wrong.audit().slips] == [("b", "2")]
 
 
 @pytest.mark.parametrize(
@@ -55,24 +144,176 @@ def test_a_correct_print_has_no_slip(tmp_path: Path) -> None:
     [
         ("tokens = [", "not a TOML file"),
         ("x = [[1]]", "tokens is missing"),
-        ('tokens = ["a"]\nx = [[1], [2, 3]]', "x must be rows of numbers"),
-        (
-            'tokens = ["a"]\nx = [[1], [2]]\nw_query = [[1]]\nw_key = [[1]]\nw_value = [[1]]',
-            "x has 2 rows",
-        ),
-        (
-            'tokens = ["a"]\nx = [[1, 2]]\nw_query = [[1]]\nw_key = [[1]]\nw_value = [[1]]',
-            "w_query has 1 rows",
-        ),
+        ('tokens = ["a"]\nx = [[1, 2], [2]]', "x must be rows of numbers, all of one length"),
+        ('tokens = ["a", "b"]\nx = [[1], ["2"]]', "x row 2 must be numbers, found '2'"),
+        ('tokens = ["a"]\nx = [[nan]]', "x row 1 must be numbers of at most"),
+        ('tokens = ["a"]\nx = [[true]]', "x row 1 must be numbers, found True"),
+        ('tokens = ["a"]\nx = [[1], [2]]', "x has 2 rows, expected 1 as there are tokens"),
+        ("tokens = [1, 2]\nx = [[1], [2]]", "tokens: word 1 must be a text, found 1"),
+        (SMALL.replace("w_key = [[1, 0], [0, 1]]", "w_key = [[1, 0]]"), "w_key has 1 rows"),
+        (SMALL.replace("w_key = [[1, 0], [0, 1]]", ""), "w_key is missing"),
+        (SMALL + 'maks = "causal"', "unknown key maks: did you mean mask?"),
+        (SMALL + '[printed]\nfoo = ["1 2"]', "unknown key printed.foo"),
+        (SMALL + "[printed]\nquery = [[1, 0], [0, 2]]", "printed.query row 1 .* in quotes"),
+        (SMALL + '[printed]\nquery = ["1 x", "0 2"]', "printed.query row 1 must be numbers"),
+        (SMALL + '[printed]\nquery = ["1 0"]', "printed.query has 1 rows, expected 2"),
+        (SMALL + 'mask = "casual"', 'mask must be "causal" or rows of 0 and 1'),
+        (SMALL + "mask = [[1, 2], [1, 1]]", "mask must be rows of 0 and 1"),
+        (SMALL + "scale = -1", "scale must be true, false or a positive number"),
+        (SMALL + 'residual = "yes"', "residual must be true or false"),
+        (SMALL + "[[heads]]\nw_query = [[1], [0]]", r"w_query belongs into a table \[\[heads\]\]"),
+        (SMALL + 'memory_tokens = ["c"]', "memory is missing"),
+        (SMALL + "x" * 70_000 + " = 1", "at most 65,536 bytes"),
+        (SMALL + ".".join("a" * 3000) + " = 1", "more than 8 parts"),
+        (SMALL + "y = " + "[" * 9000, "nested too deeply|not a TOML file"),
+        (SMALL + "scale = " + "9" * 6000, "not a TOML file|scale must be"),
     ],
 )
-def test_a_wrong_file_is_refused_in_words(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "example.toml"
-    path.write_text(text)
-    with pytest.raises(FileError, match=words):
-        load_worked(path)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(FileError, match=words) as raised:
+        worked(written(tmp_path, text))
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 500
 
 
-def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(FileError, match="known: apple-phones"):
-        load_worked("pear-phones")
+def test_damaged_files_give_an_example_or_one_line(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    sources = [path.read_bytes() for path in sorted(EXAMPLES.glob("*.toml"))]
+    refused: list[str] = []
+    for _ in range(200):
+        data = bytearray(draw.choice(sources))
+        for _ in range(draw.randint(1, 4)):
+            place = draw.randrange(len(data))
+            match draw.randrange(4):
+                case 0:
+                    data[place] = draw.randrange(256)
+                case 1:
+                    del data[place : place + draw.randrange(1, 40)]
+                case 2:
+                    data[place:place] = draw.choice([b"[", b'"', b"\n", b"9" * 30, b"[[1]]", b"-"])
+                case _:
+                    data[place:place] = data[: draw.randrange(60)]
+        path = tmp_path / "damaged.toml"
+        path.write_bytes(data)
+        try:
+            example = worked(path)
+            example.to_json()
+            str(example.audit())
+        except LimelightError as error:
+            refused.append(str(error))
+    assert 50 < len(refused) < 200
+    assert [line for line in refused if "\n" in line] == []
+
+
+def test_something_that_is_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="known: apple-phones, causal, cross, two-heads"):
+        worked("pear-phones")
+    with pytest.raises(FileError, match="no plain file"):
+        worked(tmp_path)
+    with pytest.raises(FileError, match="no plain file"):
+        worked("/dev/zero")
+    with pytest.raises(FileError, match="no worked example"):
+        worked("a\0b")
+
+
+HOSTILE = '"[/red]", "<script>|$\\\\u001b[2J"'
+
+
+def test_tokens_are_text_in_every_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, SMALL.replace('"a", "b"', HOSTILE.replace("\\\\", "\\")))
+    code, out, _ = run(capsys, "worked", path)
+    assert code == 0
+    assert "[/red]" in out
+    for name, render in FORMATS.items():
+        text = render(worked(path), 3)
+        assert "\x1b" not in text
+        assert ("<script>" not in text) or name == "latex"
+    assert len(save_slides(worked(path), tmp_path / "slides")) == 8
+
+
+def test_formats_hold_every_number() -> None:
+    example = worked("two-heads")
+    for render in FORMATS.values():
+        text = render(example, 4)
+        for step in example.steps():
+            assert f"{float(step.table.flatten()[-1]):.4f}".rstrip("0").rstrip(".") in text
+    latex = FORMATS["latex"](example, 3)
+    assert latex.count(r"\begin{bmatrix}") == latex.count(r"\end{bmatrix}") > 20
+    assert latex.count("{") == latex.count("}")
+
+
+def test_check_says_what_is_wrong_and_exits_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(capsys, "worked", "apple-phones", "--check")
+    assert code == 1
+    assert re.search(r"love → phones +1\.96 +1\.63", out)
+    assert re.search(r"phones → phones +1\.91 +0\.91", out)
+    assert "as it should be" in out
+    assert "O = A · V" in out
+    for name in set(known_examples()) - {"apple-phones"}:
+        assert run(capsys, "worked", name, "--check")[0] == 0
+    code, _, said = run(capsys, "worked", written(tmp_path, SMALL), "--check")
+    assert code == 2
+    assert "no [printed] table" in said
+    code, out, _ = run(capsys, "worked", "--check", "--json")
+    assert code == 1
+    assert len(json.loads(out)["audit"]["slips"]) == 15
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--format", "pdf"], "--format must be one of text, markdown, latex, html, found 'pdf'"),
+        (["--decimals", "13"], "--decimals must be 0 to 12, found 13"),
+    ],
+)
+def test_a_wrong_option_is_said_in_words(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    code, _, said = run(capsys, "worked", *arguments)
+    assert code == 2
+    assert words in said
+
+
+def test_an_exercise_is_made_filled_in_and_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("exercise", "--tokens", 3, "--size", 2, "--seed", 7, "--to", tmp_path)
+    assert run(capsys, *options)[0] == 0
+    sheet, solution = tmp_path / "exercise-3x2-7.toml", tmp_path / "exercise-3x2-7-solution.toml"
+    code, out, _ = run(capsys, "worked", sheet, "--check")
+    assert code == 1
+    assert "51 cells are still open" in out
+    assert "O = A · V" not in out
+    answers = solution.read_text(encoding="utf-8")
+    sheet.write_text(answers, encoding="utf-8")
+    assert run(capsys, "worked", sheet, "--check")[0] == 0
+    sheet.write_text(re.sub(r'(weights = \[\n  ")0\.\d+', r"\g<1>0.999", answers), encoding="utf-8")
+    code, out, _ = run(capsys, "worked", sheet, "--check")
+    assert code == 1
+    assert "weights: birds → birds" in out
+    # a sheet that holds answers is not written over
+    code, _, said = run(capsys, *options)
+    assert code == 2
+    assert "may hold answers" in said
+
+
+@pytest.mark.parametrize(("tokens", "size", "heads", "mask"), [
+    (2, 1, 1, "none"), (3, 2, 1, "causal"), (5, 3, 2, "none"), (6, 2, 1, "none"),
+    (8, 6, 4, "causal"),
+])  # fmt: skip
+def test_exercises_have_friendly_numbers(tokens: int, size: int, heads: int, mask: str) -> None:
+    for seed in range(2):
+        made = ll.exercise(tokens, size, seed, heads=heads, mask=mask)  # type: ignore[arg-type]
+        again = ll.exercise(tokens, size, seed, heads=heads, mask=mask)  # type: ignore[arg-type]
+        assert made.solution() == again.solution()
+        x = made.example.x
+        assert torch.equal(x.round(decimals=1), x)
+        for step in made.example.steps():
+            if step.name == "scores":
+                assert all(len(set(row)) == tokens for row in step.table.round(decimals=6).tolist())
+            if step.name == "weights" and mask == "none":
+                assert bool((step.table.amax(1) / step.table.amin(1) > 1.2).all())

@@ -12,6 +12,7 @@ import typer
 
 from limelight.cli.cause import cause
 from limelight.cli.embed import embed
+from limelight.cli.exercise import exercise
 from limelight.cli.generate import generate
 from limelight.cli.show import show
 from limelight.cli.train import train
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.command()(show)
 app.command()(worked)
 app.command()(cause)
+app.command()(exercise)
 app.command()(train)
 app.command()(translate)
 app.command()(generate)

@@ -1,77 +1,111 @@
-"""`limelight worked`: a worked example step by step, with real numbers."""
+"""`limelight worked`: a worked example step by step, with real numbers, and an audit of print."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console
 
-    from limelight.insight.worked import Step
+    from limelight.insight.worked.example import Worked
+
+_FORMATS = ("text", "markdown", "latex", "html")
 
 
 def worked(
     example: Annotated[
         str, typer.Argument(help="A known example, or a TOML file.")
     ] = "apple-phones",
-    json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Audit what is printed; exit 1 if it does not follow.")
+    ] = False,
+    format: Annotated[str, typer.Option(help="text, markdown, latex or html.")] = "text",
+    decimals: Annotated[int, typer.Option(help="Digits after the point, 0 to 12.")] = 3,
+    to: Annotated[
+        Path | None, typer.Option(help="Write each step as a slide (PNG) into this folder.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Name the known examples.")] = False,
 ) -> None:
-    """Follow one attention head from the embeddings to the output, and audit what is printed."""
-    from limelight.insight.worked import load_worked
+    """Follow attention from the embeddings to the output, and audit what is printed.
 
-    found = load_worked(example)
-    steps, slips = found.steps(), found.audit()
-    if json:
-        from json import dumps
+    A file of your own is TOML: tokens, x, w_query, w_key, w_value, or [[heads]] of them; w_output,
+    mask, scale, residual, memory and [[layers]] where wanted; [printed] is what the audit reads.
+    """
+    from limelight.errors import FileError, OptionError
+    from limelight.insight.worked.reading import known_examples
+    from limelight.insight.worked.reading import worked as read
 
-        tables = {step.name: step.table.tolist() for step in steps}
-        print(dumps({"tokens": found.tokens, "steps": tables, "slips": [vars(s) for s in slips]}))
+    if list_:
+        print("\n".join(known_examples()))
         return
+    if format not in _FORMATS:
+        raise OptionError(f"--format must be one of {', '.join(_FORMATS)}, found {format!r}")
+    if not 0 <= decimals <= 12:
+        raise OptionError(f"--decimals must be 0 to 12, found {decimals}")
+    value = read(example)
+    if check and not value.is_printed:
+        raise FileError(f"{example}: there is no [printed] table in it, so nothing to check")
+    if to is not None:
+        from limelight.insight.worked.slides import save_slides
 
+        written = save_slides(value, to, decimals)
+        if not json:
+            print(f"Wrote {len(written)} slides: {written[0]} to {written[-1].name}.")
+    elif not json:
+        _print(value, format, decimals, check)
+    if json:
+        print(value.to_json())
+    if check and not value.audit().passed:
+        raise typer.Exit(1)
+
+
+def _print(example: Worked, format: str, decimals: int, check: bool) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False)
-    console.print(f"[bold]{found.title}[/bold]: softmax(Q·Kᵀ / √d) · V, one step at a time\n")
+    from limelight.insight.worked.rendering import FORMATS
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    audit = example.audit()
+    if check:
+        console.print(audit)
+        if audit.open:
+            console.print("Fill these in first: the solution would tell them.")
+            return
+        console.print("\nThe whole example as it should be:\n", style="bold")
+    if format != "text":
+        print(FORMATS[format](example, decimals))
+        return
+    _print_steps(console, example, decimals)
+    if example.is_printed and not check and not audit.open:
+        console.print()
+        console.print(audit)
+
+
+def _print_steps(console: Console, example: Worked, decimals: int) -> None:
+    from rich.text import Text
+
+    from limelight.insight.worked.rendering import cell_of, spotlight, step_table, story
+    from limelight.labels import visible
+
+    steps = example.steps()
+    spot = spotlight(example, steps)
+    console.print(Text(visible(example.title), style="bold"))
     for step in steps:
         rows, columns = step.table.shape
-        console.print(f"[bold]{step.name}[/bold]  {rows}×{columns}  [dim]{step.formula}[/dim]")
-        console.print(_table(step, found.tokens))
-    console.print(_story(steps, found.tokens))
-    if found.printed:
-        console.print(
-            f"\n[bold]Audit of the printed example:[/bold] {len(slips)} numbers do not follow "
-            "from X, the matrices and the print before them."
-        )
-        for slip in slips:
-            console.print(f"  {slip}", markup=False)
-
-
-def _table(step: Step, tokens: tuple[str, ...]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    shares = step.name == "weights"
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    for column in step.columns:
-        table.add_column(column, justify="right")
-    if shares:
-        table.add_column("sum", justify="right", style="dim")
-    for token, row in zip(tokens, step.table.tolist(), strict=True):
-        best = max(row)
-        cells = [f"[bold]{x:.3f}[/bold]" if shares and x == best else f"{x:.3f}" for x in row]
-        table.add_row(token, *cells, *([f"{sum(row):.3f}"] if shares else []))
-    return table
-
-
-def _story(steps: list[Step], tokens: tuple[str, ...]) -> str:
-    weights = next(step.table for step in steps if step.name == "weights")
-    lines: list[str] = []
-    for token, row in zip(tokens, weights.tolist(), strict=True):
-        best = max(range(len(row)), key=row.__getitem__)
-        lines.append(
-            f'"{token}" attends most to "{tokens[best]}": takes {row[best]:.1%} of its value.'
-        )
-    return "\n".join(lines)
+        line = Text()
+        line.append(f"{step.where + ': ' if step.where else ''}{step.formula}", style="bold")
+        line.append(f"   {rows}×{columns}   ")
+        line.append(step.meaning, style="dim")
+        console.print(line)
+        console.print(step_table(step, decimals))
+        i, j = cell_of(step, spot)
+        written = step.written(i, j, decimals)
+        if written:
+            names = f"{visible(step.rows[i])}, {visible(step.columns[j])}"
+            console.print(Text(f"  {names}: {written}\n", style="dim"))
+    for line in story(example, steps):
+        console.print(line)

@@ -31,13 +31,17 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     title: str = ""
     decimals: int = 3
+    right_aligned: bool = False
+    """whether all columns but the first stand to the right, though they hold text"""
 
     def cells(self) -> list[list[str]]:
         """Every cell as text, controls spelled out."""
         return [[_text(cell, self.decimals) for cell in row] for row in self.rows]
 
     def numeric(self) -> list[bool]:
-        """Which columns hold nothing but numbers."""
+        """Which columns stand to the right: those that hold nothing but numbers."""
+        if self.right_aligned:
+            return [place > 0 for place in range(len(self.columns))]
         filled = [[row[c] for row in self.rows] for c in range(len(self.columns))]
         return [
             any(cell is not None for cell in column)
@@ -48,7 +52,7 @@ class Table:
     def markdown(self) -> str:
         """A pipe table, as GitHub and MkDocs read it."""
         rule = ["---:" if number else "---" for number in self.numeric()]
-        lines = [[_pipe(visible(name)) for name in self.columns], rule]
+        lines = [[_pipe(_label(name)) for name in self.columns], rule]
         lines += [[_pipe(cell) for cell in row] for row in self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"**{_pipe(visible(self.title))}**\n\n{table}" if self.title else table
@@ -75,7 +79,7 @@ class Table:
             return f"<tr>{''.join(made)}</tr>"
 
         title = f"<caption>{escape(visible(self.title))}</caption>" if self.title else ""
-        head = row([visible(name) for name in self.columns], "th")
+        head = row([_label(name) for name in self.columns], "th")
         body = "".join(row(cells, "td") for cells in self.cells())
         return f"<table>{title}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
@@ -88,7 +92,7 @@ class Table:
 
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
         for name, number in zip(self.columns, self.numeric(), strict=True):
-            table.add_column(Text(visible(name)), justify="right" if number else "left")
+            table.add_column(Text(_label(name)), justify="right" if number else "left")
         for row in self.cells():
             table.add_row(*(Text(cell) for cell in row))
         if self.title:
@@ -117,6 +121,10 @@ _LATEX = str.maketrans(
 )
 
 
+def _label(name: str) -> str:
+    return visible(name) if name else ""
+
+
 def _is_number(cell: Cell) -> bool:
     return isinstance(cell, int | float) and not isinstance(cell, bool)
 
@@ -128,7 +136,7 @@ def _text(cell: Cell, decimals: int) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, float):
         return f"{cell:.{decimals}f}"
-    return f"{cell:,}" if isinstance(cell, int) else visible(cell)
+    return f"{cell:,}" if isinstance(cell, int) else _label(cell)
 
 
 def _pipe(text: str) -> str:

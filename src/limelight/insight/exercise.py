@@ -1,0 +1,147 @@
+"""A fresh worked example with friendly numbers: a sheet to fill in, and its solution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from limelight.checks import check_whole
+from limelight.errors import OptionError
+from limelight.insight.result import Result
+from limelight.insight.table import Table
+from limelight.insight.worked.example import Head, Layer, Worked
+from limelight.insight.worked.writing import toml
+from limelight.ops.masks.constructors import causal
+from limelight.rng import chance
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MaskName = Literal["none", "causal"]
+
+_WORDS = (
+    ("birds", "sing", "at", "dawn", "while", "we", "still", "sleep"),
+    ("the", "old", "clock", "stopped", "when", "snow", "fell", "again"),
+    ("she", "reads", "every", "letter", "twice", "before", "it", "burns"),
+    ("rivers", "carry", "sand", "to", "the", "sea", "each", "spring"),
+)
+_TRIES = 200
+_DRAWN = 256
+"""Matrices drawn at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Exercise(Result):
+    """An example that nobody has worked yet."""
+
+    example: Worked
+    name: str
+
+    def sheet(self) -> str:
+        """The TOML to fill in: `_` stands where a number belongs."""
+        note = (
+            f"Fill in each _ and check with: limelight worked {self.name}.toml --check\n"
+            "Q = X·W_query, K = X·W_key, V = X·W_value; scores = Q·Kᵀ; scaled = scores / √d;\n"
+            "weights = softmax of each row; output = weights·V. Three decimals are enough."
+        )
+        return toml(self.example, blank=True, note=note)
+
+    def solution(self) -> str:
+        """The same TOML with every number."""
+        return toml(self.example, note=f"The solution of {self.name}.")
+
+    def table(self) -> Table:
+        """The weights that a right solution has."""
+        return self.example.table()
+
+    def figure(self) -> Figure:
+        """The weights that a right solution has, drawn."""
+        return self.example.figure()
+
+    def values(self) -> Mapping[str, Any]:
+        """The sheet, its solution and every step."""
+        return {
+            "name": self.name,
+            "sheet": self.sheet(),
+            "solution": self.solution(),
+            **self.example.values(),
+        }
+
+
+def exercise(
+    tokens: int = 3, size: int = 2, seed: int = 0, *, heads: int = 1, mask: MaskName = "none"
+) -> Exercise:
+    """A fresh example with friendly numbers: one decimal, no ties, weights that are not alike.
+
+    Numbers are drawn from the seed until each row of scores has a clear winner, no two scores of a
+    row are equal, and no row of weights is nearly uniform.
+
+    Args:
+        tokens: 2 to 8.
+        size: channels of a token and of a head, 1 to 6.
+        seed: the same seed gives the same exercise.
+        heads: 1 to 4; several are put side by side.
+        mask: "none" or "causal".
+
+    >>> made = exercise(tokens=3, size=2, seed=7)
+    >>> made.example.tokens, made.example.x.shape
+    (('birds', 'sing', 'at'), torch.Size([3, 2]))
+    """
+    for option, value, least, most in (
+        ("tokens", tokens, 2, 8),
+        ("size", size, 1, 6),
+        ("heads", heads, 1, 4),
+    ):
+        if not least <= check_whole(option, value) <= most:
+            raise OptionError(f"{option} must be {least} to {most}, found {value}")
+    if mask not in ("none", "causal"):
+        raise OptionError(f"mask must be 'none' or 'causal', found {mask!r}")
+    rng = chance(seed, tokens, size, heads, mask == "causal")
+    words = _WORDS[int(torch.randint(len(_WORDS), (), generator=rng))][:tokens]
+    rule = causal() if mask == "causal" else None
+    for _ in range(_TRIES):
+        x = torch.randint(0, 13, (tokens, size), generator=rng).double() / 10
+        drawn: list[Head] = []
+        while len(drawn) < heads and (head := _draw_head(x, rng)) is not None:
+            drawn.append(head)
+        if len(drawn) < heads:
+            continue
+        layer = Layer(tuple(drawn), mask=rule, mask_name="causal: no token sees a later one")
+        shape = f"{tokens}x{size}" + (f"x{heads}" if heads > 1 else "")
+        name = f"exercise-{shape}{'-causal' if rule else ''}-{seed}"
+        return Exercise(Worked(" ".join(words), words, x, (layer,)), name)
+    raise OptionError(
+        f"no friendly numbers for tokens = {tokens}, size = {size}, seed = {seed}: try another seed"
+    )
+
+
+def _draw_head(x: Tensor, rng: torch.Generator) -> Head | None:
+    """Matrices under which these tokens have friendly numbers: the first of many drawn, or None."""
+    size = x.shape[1]
+    w_query, w_key, w_value = (_whole(size, rng) for _ in range(3))
+    scores = (x @ w_query) @ (x @ w_key).mT
+    weights = torch.softmax(scores / size**0.5, dim=-1)
+    # two scores nearer than a twentieth look like a tie, and 0.000 looks like a slip
+    friendly = (scores.sort(dim=-1).values.diff(dim=-1) > 0.045).all(-1).all(-1)
+    friendly &= (weights.amax(-1) > 1.3 * weights.amin(-1)).all(-1)
+    friendly &= (weights >= 0.001).all(-1).all(-1)
+    for matrix in (w_query, w_key, w_value):
+        friendly &= torch.linalg.det(matrix).abs() > 0.5
+    if not bool(friendly.any()):
+        return None
+    first = int(friendly.int().argmax())
+    return Head(w_query[first], w_key[first], w_value[first])
+
+
+def _whole(size: int, rng: torch.Generator) -> Tensor:
+    """Square matrices of small whole numbers: permutations, and some ones or minus ones more."""
+    order = torch.rand(_DRAWN, size, generator=rng).argsort(-1)
+    matrices = torch.nn.functional.one_hot(order, size).double()
+    more = torch.tensor([-1.0, 1, 1], dtype=torch.float64)[
+        torch.randint(3, (_DRAWN, size, size), generator=rng)
+    ]
+    return matrices + more * (torch.rand(_DRAWN, size, size, generator=rng) < 1 / size)

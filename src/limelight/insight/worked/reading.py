@@ -1,0 +1,389 @@
+"""Worked examples from TOML, each field checked in words that name its key."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import reprlib
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from limelight.errors import FileError, OptionError
+from limelight.files import read_from
+from limelight.insight.worked.example import (
+    HEAD_STEPS,
+    LAYER_STEPS,
+    Head,
+    Layer,
+    Printed,
+    Worked,
+)
+from limelight.ops.masks.constructors import causal
+from limelight.ops.masks.mask import Mask
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+_MATRICES = ("w_query", "w_key", "w_value")
+_LAYER_KEYS = (*_MATRICES, "heads", "w_output", "mask", "scale", "residual", "printed")
+_KEYS = ("title", "tokens", "x", "memory_tokens", "memory", "layers", *_LAYER_KEYS)
+_MOST = {"tokens": 64, "heads": 16, "layers": 8, "columns": 64, "bytes": 65536}
+"""More than this nobody follows by hand."""
+_GREATEST = 1e6
+_NUMBER = re.compile(r"[-−+]?\d{1,15}(?:\.(\d{0,15}))?")
+_BLANKS = {"_", "?", "…", "..."}
+
+
+def worked(name_or_path: str | Path = "apple-phones") -> Worked:
+    """A worked example by its name (`known_examples`), or from a TOML file of your own.
+
+        tokens = ["I", "love", "you"]
+        x = [[1.0, 0.5], [0.9, 1.1], [0.1, 0.2]]
+        w_query = [[1, 0], [0, 1]]      # or a table [[heads]] for each head
+        w_key = [[0, 1], [1, 0]]
+        w_value = [[1, 0], [0, 1]]
+        w_output = [[1, 0], [0, 1]]     # optional, as all below
+        mask = "causal"                 # or rows of 0 and 1
+        scale = false                   # scores as they are; or a number; true: 1/√d
+        residual = true                 # the input is added to the output
+        memory_tokens, memory           # cross-attention: what is looked at
+        [printed]                       # what stands printed: rows of numbers in quotes
+        query = ["1.0 0.5", "0.9 1.1", "0.1 0.2"]
+
+    Several layers stand in tables `[[layers]]`, each with keys from `w_query` on.
+
+    >>> worked("causal").tokens
+    ('The', 'cat', 'sat', 'down')
+    """
+    path = _path(name_or_path)
+    with read_from(path):
+        return _example(_read(path), path.stem)
+
+
+def known_examples() -> list[str]:
+    """The names of the examples that come with Limelight."""
+    return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
+
+
+def _path(name_or_path: str | Path) -> Path:
+    if str(name_or_path) in known_examples():
+        return EXAMPLES / f"{name_or_path}.toml"
+    return Path(name_or_path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path}: expected a TOML file, found something that is no plain file")
+        with path.open("rb") as file:
+            data = file.read(_MOST["bytes"] + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileError):
+            raise
+        reason = (error.strerror or error) if isinstance(error, OSError) else error
+        known = ", ".join(known_examples())
+        raise FileError(f"no worked example at {path} ({reason}); known: {known}") from None
+    if len(data) > _MOST["bytes"]:
+        raise FileError(f"{path}: a worked example has at most {_MOST['bytes']:,} bytes")
+    try:
+        text = data.decode()
+        # a key of very many parts takes the reader minutes and means nothing here
+        if any(line.split("=")[0].count(".") > 8 for line in text.splitlines()):
+            raise FileError(f"{path} is not a worked example: it has a key of more than 8 parts")
+        return tomllib.loads(text)
+    except FileError:
+        raise
+    except (ValueError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise FileError(f"{path} is not a TOML file: {reason}") from None
+
+
+def _example(data: dict[str, Any], name: str) -> Worked:
+    _check_keys("", data, _KEYS)
+    title = data.get("title", name)
+    if not isinstance(title, str):
+        raise OptionError(f"title must be a text, found {_short(title)}")
+    tokens = _words("tokens", data.get("tokens"))
+    x = _matrix("x", data.get("x"), rows=(len(tokens), "as there are tokens"))
+    answers, memory = (), None
+    if "memory" in data or "memory_tokens" in data:
+        answers = _words("memory_tokens", data.get("memory_tokens"))
+        memory = _matrix(
+            "memory",
+            data.get("memory"),
+            rows=(len(answers), "as there are memory_tokens"),
+            columns=(x.shape[1], "as x has"),
+        )
+    size = len(tokens), len(answers) if memory is not None else len(tokens)
+    layers: list[Layer] = []
+    width = x.shape[1]
+    for where, table in _tables("layers", data, _LAYER_KEYS):
+        if layers and memory is not None and memory.shape[1] != width:
+            raise OptionError(
+                f"memory has {memory.shape[1]} columns, expected {width}, as enter {where[:-1]}"
+            )
+        layers.append(_layer(where, table, width, size))
+        width = _given_out(layers[-1])
+    return Worked(title, tokens, x, tuple(layers), answers, memory)
+
+
+def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) -> Layer:
+    single = "heads" not in data
+    heads: list[Head] = []
+    for at, table in _tables("heads", data, (*_MATRICES, "printed"), where):
+        w_query = _matrix(
+            f"{at}w_query", table.get("w_query"), rows=(width, "as its input has columns")
+        )
+        w_key = _matrix(
+            f"{at}w_key",
+            table.get("w_key"),
+            rows=(width, "as its input has columns"),
+            columns=(w_query.shape[1], "as w_query has"),
+        )
+        w_value = _matrix(
+            f"{at}w_value", table.get("w_value"), rows=(width, "as its input has columns")
+        )
+        if heads and (
+            w_query.shape != heads[0].w_query.shape or w_value.shape != heads[0].w_value.shape
+        ):
+            raise OptionError(f"{at[:-1]} has matrices of other sizes than the first head")
+        heads.append(Head(w_query, w_key, w_value))
+    value = heads[0].w_value.shape[1]
+    w_output = None
+    if "w_output" in data:
+        w_output = _matrix(
+            f"{where}w_output",
+            data["w_output"],
+            rows=(len(heads) * value, "as the heads have columns together"),
+        )
+    mask, mask_name = _mask(f"{where}mask", data.get("mask"), size)
+    layer = Layer(
+        tuple(heads),
+        w_output,
+        mask,
+        mask_name,
+        _scale(f"{where}scale", data.get("scale")),
+        _flag(f"{where}residual", data.get("residual", False)),
+    )
+    if layer.residual and _given_out(layer) != width:
+        raise OptionError(
+            f"{where}residual adds {width} columns to {_given_out(layer)}: "
+            "give a w_output that makes them as many"
+        )
+    sizes = _sizes(layer, size)
+    known = (*HEAD_STEPS, *LAYER_STEPS) if single else LAYER_STEPS
+    printed = _printed(f"{where}printed", data.get("printed", {}), known, sizes)
+    if single:
+        of_head = [{name: table for name, table in printed.items() if name in HEAD_STEPS}]
+    else:
+        of_head = [
+            _printed(f"{at}printed", table.get("printed", {}), HEAD_STEPS, sizes)
+            for at, table in _tables("heads", data, (*_MATRICES, "printed"), where)
+        ]
+    heads = [
+        Head(head.w_query, head.w_key, head.w_value, tables)
+        for head, tables in zip(heads, of_head, strict=True)
+    ]
+    own = {name: table for name, table in printed.items() if name in LAYER_STEPS}
+    return Layer(tuple(heads), layer.w_output, mask, mask_name, layer.scale, layer.residual, own)
+
+
+def _given_out(layer: Layer) -> int:
+    if layer.w_output is not None:
+        return layer.w_output.shape[1]
+    return len(layer.heads) * layer.heads[0].w_value.shape[1]
+
+
+def _sizes(layer: Layer, size: tuple[int, int]) -> dict[str, tuple[int, int]]:
+    """Rows and columns of each step."""
+    asks, answers = size
+    inner, value = layer.heads[0].w_query.shape[1], layer.heads[0].w_value.shape[1]
+    square = (asks, answers)
+    return {
+        "query": (asks, inner),
+        "key": (answers, inner),
+        "value": (answers, value),
+        "scores": square,
+        "scaled": square,
+        "masked": square,
+        "weights": square,
+        "head": (asks, value),
+        "concatenation": (asks, len(layer.heads) * value),
+        "output": (asks, _given_out(layer)),
+        "sum": (asks, _given_out(layer)),
+    }
+
+
+def _tables(
+    name: str, data: dict[str, Any], keys: Iterable[str], where: str = ""
+) -> list[tuple[str, dict[str, Any]]]:
+    """The tables of this name, or the one whose keys stand where the tables would."""
+    if name not in data:
+        return [(where, data)]
+    tables = data[name]
+    if not isinstance(tables, list) or not tables or not all(isinstance(t, dict) for t in tables):
+        raise OptionError(f"{where}{name} must be tables [[{name}]], found {_short(tables)}")
+    if len(tables) > _MOST[name]:
+        raise OptionError(f"{where}{name} has {len(tables)} tables, expected at most {_MOST[name]}")
+    keys = [key for key in keys if key != "printed" or name == "layers"]
+    beside = [key for key in data if key in keys]
+    if beside:
+        raise OptionError(f"{where}{beside[0]} belongs into a table [[{name}]], found beside them")
+    named = [(f"{where}{name}[{place + 1}].", table) for place, table in enumerate(tables)]
+    for at, table in named:
+        _check_keys(at, table, _LAYER_KEYS if name == "layers" else (*_MATRICES, "printed"))
+    return named
+
+
+def _check_keys(where: str, data: dict[str, Any], known: Iterable[str]) -> None:
+    known = list(known)
+    for key in data:
+        if key not in known:
+            near = difflib.get_close_matches(key[:40], known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise OptionError(f"unknown key {where}{_short(key)[1:-1]}: {hint}")
+
+
+def _words(name: str, words: Any) -> tuple[str, ...]:
+    if not isinstance(words, list) or not words:
+        raise OptionError(f"{name} is missing or empty, expected a list of words")
+    if len(words) > _MOST["tokens"]:
+        raise OptionError(f"{name} has {len(words)} words, expected at most {_MOST['tokens']}")
+    for place, word in enumerate(words):
+        if not isinstance(word, str):
+            raise OptionError(f"{name}: word {place + 1} must be a text, found {_short(word)}")
+    return tuple(words)
+
+
+Size = tuple[int, str]
+"""How many are expected, and why."""
+
+
+def _matrix(
+    name: str, value: Any, *, rows: Size | None = None, columns: Size | None = None
+) -> Tensor:
+    if value is None:
+        raise OptionError(f"{name} is missing, expected rows of numbers")
+    if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
+        raise OptionError(f"{name} must be rows of numbers, found {_short(value)}")
+    table = cast("list[list[Any]]", value)
+    for place, row in enumerate(table):
+        if not row or len(row) != len(table[0]):
+            raise OptionError(
+                f"{name} must be rows of numbers, all of one length: row 1 has {len(table[0])}, "
+                f"row {place + 1} has {len(row)}"
+            )
+        for cell in row:
+            if isinstance(cell, bool) or not isinstance(cell, int | float):
+                raise OptionError(f"{name} row {place + 1} must be numbers, found {_short(cell)}")
+            if not abs(cell) <= _GREATEST:
+                raise OptionError(
+                    f"{name} row {place + 1} must be numbers of at most {_GREATEST:,.0f}, "
+                    f"found {_short(cell)}"
+                )
+    _check_size(name, (len(table), len(table[0])), rows, columns)
+    return torch.tensor(table, dtype=torch.float64)
+
+
+def _check_size(name: str, found: tuple[int, int], rows: Size | None, columns: Size | None) -> None:
+    for what, count, expected in (("rows", found[0], rows), ("columns", found[1], columns)):
+        if expected is not None and count != expected[0]:
+            raise OptionError(f"{name} has {count} {what}, expected {expected[0]} {expected[1]}")
+    if max(found) > _MOST["columns"]:
+        raise OptionError(f"{name} is {found[0]} x {found[1]}, expected at most {_MOST['columns']}")
+
+
+def _mask(name: str, mask: Any, size: tuple[int, int]) -> tuple[Mask | Tensor | None, str]:
+    if mask is None:
+        return None, ""
+    if mask == "causal":
+        return causal(), "causal: no token sees a later one"
+    if not isinstance(mask, list):
+        raise OptionError(f'{name} must be "causal" or rows of 0 and 1, found {_short(mask)}')
+    table = _matrix(
+        name, mask, rows=(size[0], "as tokens ask"), columns=(size[1], "as tokens answer")
+    )
+    if not bool(((table == 0) | (table == 1)).all()):
+        raise OptionError(f"{name} must be rows of 0 and 1, where 1 means: may attend")
+    return table.bool(), "mask: 1 may attend"
+
+
+def _scale(name: str, scale: Any) -> float | None:
+    if scale is None or scale is True:
+        return None
+    if scale is False:
+        return 1.0
+    if not isinstance(scale, int | float) or not math.isfinite(scale) or not 0 < scale <= _GREATEST:
+        raise OptionError(f"{name} must be true, false or a positive number, found {_short(scale)}")
+    return float(scale)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise OptionError(f"{name} must be true or false, found {_short(value)}")
+    return value
+
+
+def _printed(
+    name: str, data: Any, known: Iterable[str], sizes: dict[str, tuple[int, int]]
+) -> dict[str, Printed]:
+    if not isinstance(data, dict):
+        raise OptionError(f"{name} must be a table [{name}], found {_short(data)}")
+    _check_keys(f"{name}.", data, known)
+    return {
+        step: _printed_table(f"{name}.{step}", rows, sizes[step]) for step, rows in data.items()
+    }
+
+
+def _printed_table(name: str, rows: Any, size: tuple[int, int]) -> Printed:
+    if not isinstance(rows, list) or not rows:
+        raise OptionError(f"{name} must be rows of numbers in quotes, found {_short(rows)}")
+    words: list[tuple[str, ...]] = []
+    for place, row in enumerate(rows):
+        if not isinstance(row, str):
+            raise OptionError(
+                f'{name} row {place + 1} must be numbers in quotes, such as "1.20 0.60", '
+                f"so that their digits are known, found {_short(row)}"
+            )
+        words.append(tuple(row.split()))
+        if len(words[-1]) != len(words[0]):
+            raise OptionError(
+                f"{name} row {place + 1} has {len(words[-1])} numbers, "
+                f"expected {len(words[0])} as row 1"
+            )
+    _check_size(name, (len(words), len(words[0])), (size[0], "rows"), (size[1], "columns"))
+    cells = [[_cell(name, place, word) for word in row] for place, row in enumerate(words)]
+    return Printed(
+        tuple(tuple("" if word in _BLANKS else word for word in row) for row in words),
+        torch.tensor([[value for value, _ in row] for row in cells], dtype=torch.float64),
+        torch.tensor([[half for _, half in row] for row in cells], dtype=torch.float64),
+    )
+
+
+def _cell(name: str, place: int, word: str) -> tuple[float, float]:
+    """The number that a word prints, and half of its last digit; NaN for a cell left open."""
+    if word in _BLANKS:
+        return math.nan, 0.0
+    if word.lstrip("-−").lower() in ("inf", "∞") and word[0] in "-−":
+        return -math.inf, 0.0
+    number = _NUMBER.fullmatch(word)
+    if number is None:
+        raise OptionError(
+            f"{name} row {place + 1} must be numbers such as 1.20, or _ where a cell is still "
+            f"open, found {_short(word)}"
+        )
+    return float(word.replace("−", "-")), 0.5 * 10 ** -len(number.group(1) or "")
+
+
+def _short(value: Any) -> str:
+    """A value of a file in a message: short, on one line, and harmless."""
+    try:
+        text = reprlib.repr(value)
+    except RecursionError:
+        text = type(value).__name__
+    return ascii(text)[1:-1].replace("\\\\", "\\")

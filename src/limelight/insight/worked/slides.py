@@ -1,0 +1,226 @@
+"""A worked example as slides: each step a figure, the row and column that make a cell marked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.colours import LIGHT
+from limelight.errors import FileError
+from limelight.insight.worked.example import Worked
+from limelight.insight.worked.rendering import cell_of, spotlight
+from limelight.insight.worked.steps import Step, digits, number
+from limelight.labels import fit, visible
+from limelight.plotting import fonts_for, new_figure, save_figure, weight_scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDEST = 8
+"""Letters of a token's name beside or above a matrix."""
+
+
+class _Panel(NamedTuple):
+    """A matrix on a slide, what it is called, and which of its cells are marked."""
+
+    symbol: str
+    table: Tensor
+    rows: Sequence[str]
+    columns: Sequence[str]
+    row: int | None = None
+    column: int | None = None
+    shares: bool = False
+
+
+def slides(example: Worked, decimals: int = 3) -> Iterator[tuple[str, Figure]]:
+    """Each step as a slide: a name for its file, and the figure."""
+    steps = example.steps()
+    spot = spotlight(example, steps)
+    shown = [step for step in steps if not step.name.startswith("w_")]
+    for count, step in enumerate(shown, 1):
+        parts = (("layer", step.layer), ("head", step.head))
+        where = "".join(f"-{name}{place}" for name, place in parts if place is not None)
+        yield f"{count:02d}{where}-{step.name}", slide(step, spot, decimals)
+
+
+def save_slides(example: Worked, folder: str | Path, decimals: int = 3) -> list[Path]:
+    """Write each step as a PNG into a folder, which is made where it is missing."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be a folder: {error.strerror}") from error
+    written: list[Path] = []
+    for name, figure in slides(example, decimals):
+        written.append(folder / f"{name}.png")
+        save_figure(figure, written[-1])
+    return written
+
+
+def slide(step: Step, spot: tuple[int, int], decimals: int = 3) -> Figure:
+    """One step: the matrices it is made of, an equals sign, and what it gives."""
+    panels, signs = _panels(step, cell_of(step, spot))
+    figure = new_figure(10.0, 5.625)
+    figure.set_layout_engine("none")
+    # names of rows stand before a matrix, so panels need room by their columns and one more
+    spans = [panel.table.shape[1] + 1.4 for panel in panels]
+    tallest = max(panel.table.shape[0] for panel in panels) + 1.2
+    unit = min(0.92 / (sum(spans) + 0.5 * len(signs)), 0.62 * 0.5625 / tallest, 0.1)
+    left = 0.5 - unit * (sum(spans) + 0.5 * len(signs)) / 2
+    for place, (panel, span) in enumerate(zip(panels, spans, strict=True)):
+        rows, columns = panel.table.shape
+        height = unit * rows / 0.5625
+        axes = figure.add_axes((left + unit * 1.2, 0.48 - height / 2, unit * columns, height))
+        _draw(axes, panel, decimals, min(16.0, 190 * unit))
+        left += unit * span
+        if place < len(signs):
+            figure.text(
+                left + unit * 0.3,
+                0.48,
+                signs[place],
+                ha="center",
+                va="center",
+                fontsize=min(30.0, 400 * unit),
+                color=LIGHT.muted,
+            )
+            left += unit * 0.5
+    where = f"{step.where}: " if step.where else ""
+    heading = f"{where}{step.formula}"
+    for y, text, size, colour in (
+        (0.92, heading, 20, LIGHT.ink),
+        (0.85, step.meaning, 12, LIGHT.muted),
+        (0.07, _caption(step, spot, decimals), 13, LIGHT.ask),
+    ):
+        figure.text(
+            0.5,
+            y,
+            text,
+            ha="center",
+            va="center",
+            fontsize=size,
+            color=colour,
+            parse_math=False,
+            fontfamily=fonts_for([text]),
+        )
+    return figure
+
+
+def overview(example: Worked) -> Figure:
+    """The weights of every head side by side."""
+    steps = [step for step in example.steps() if step.name == "weights"]
+    rows, columns = steps[0].table.shape
+    figure = new_figure(max(3.2, (0.7 * columns + 1.2) * len(steps)), 0.55 * rows + 1.6)
+    for axes, step in zip(figure.subplots(1, len(steps), squeeze=False)[0], steps, strict=True):
+        panel = _Panel(step.symbol, step.table, step.rows, step.columns, shares=True)
+        _draw(axes, panel, 3, 9.0)
+        axes.set_title(
+            step.where or visible(example.title, 60),
+            fontsize=10,
+            parse_math=False,
+            fontfamily=fonts_for([example.title]),
+            pad=22,
+        )
+    return figure
+
+
+def _panels(step: Step, cell: tuple[int, int]) -> tuple[list[_Panel], list[str]]:
+    """What stands on a slide, from left to right, and the signs between."""
+    i, j = cell
+    whole = _Panel(step.symbol, step.table, step.rows, step.columns, i, j, step.name == "weights")
+    if step.how == "given":
+        return [whole._replace(row=None, column=None)], []
+    sources = [
+        _Panel(one.symbol, one.table, one.rows, one.columns, shares=one.name == "weights")
+        for one in step.sources
+    ]
+    if step.how == "product":
+        left, right = sources
+        if step.transposed:
+            right = _Panel(f"{right.symbol}ᵀ", right.table.T, right.columns, right.rows)
+        return [left._replace(row=i), right._replace(column=j), whole], ["·", "="]
+    if step.how == "row":
+        return [sources[0]._replace(row=i), whole], ["→"]
+    if step.how == "beside":
+        return [*(one._replace(row=i) for one in sources), whole._replace(column=None)], [
+            *("," for _ in sources[1:]),
+            "=",
+        ]
+    signs = ["+"] * (len(sources) - 1) + ["="]
+    return [*(one._replace(row=i, column=j) for one in sources), whole], signs
+
+
+def _draw(axes: Axes, panel: _Panel, decimals: int, size: float) -> None:
+    """A matrix with its numbers; the marked row, column or cell in the colour of the asker."""
+    from matplotlib.patches import Rectangle
+
+    rows, columns = panel.table.shape
+    shades = panel.table if panel.shares else torch.zeros_like(panel.table)
+    axes.imshow(0.75 * shades.numpy(), cmap=weight_scale(), vmin=0.0, vmax=1.0, aspect="auto")
+    count = digits(panel.table, decimals)
+    longest = max(len(number(value, count)) for row in panel.table.tolist() for value in row)
+    size = min(size, size * 6 / max(longest, 1))
+    for i, row in enumerate(panel.table.tolist()):
+        for j, value in enumerate(row):
+            dark = panel.shares and value > 0.7
+            axes.text(
+                j,
+                i,
+                number(value, count),
+                ha="center",
+                va="center",
+                fontsize=size,
+                color="white" if dark else LIGHT.ink,
+            )
+    first_row, height = (-0.5, rows) if panel.row is None else (panel.row - 0.5, 1)
+    first_column, width = (-0.5, columns) if panel.column is None else (panel.column - 0.5, 1)
+    if panel.row is not None or panel.column is not None:
+        axes.add_patch(
+            Rectangle(
+                (first_column, first_row),
+                width,
+                height,
+                fill=False,
+                edgecolor=LIGHT.ask,
+                linewidth=2.5,
+                clip_on=False,
+                zorder=3,
+            )
+        )
+    names = [*panel.rows, *panel.columns]
+    fonts = fonts_for(visible(name) for name in names)
+    label = min(9.0, size * 0.8)
+    axes.set_xticks(
+        range(columns),
+        [_short(name) for name in panel.columns],
+        parse_math=False,
+        fontsize=label,
+        fontfamily=fonts,
+        color=LIGHT.muted,
+    )
+    axes.set_yticks(
+        range(rows),
+        [_short(name) for name in panel.rows],
+        parse_math=False,
+        fontsize=label,
+        fontfamily=fonts,
+        color=LIGHT.muted,
+    )
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, pad=2)
+    axes.spines[:].set_color(LIGHT.muted)
+    axes.set_xlabel(panel.symbol, fontsize=min(16.0, size * 1.2), parse_math=False, labelpad=6)
+
+
+def _caption(step: Step, spot: tuple[int, int], decimals: int) -> str:
+    i, j = cell_of(step, spot)
+    written = step.written(i, j, decimals)
+    return f"{_short(step.rows[i])}, {_short(step.columns[j])}:  {written}" if written else ""
+
+
+def _short(name: str) -> str:
+    return fit(visible(name), _WIDEST).rstrip(" ") or name
