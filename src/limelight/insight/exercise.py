@@ -16,7 +16,7 @@ from limelight.insight.table import Table
 from limelight.insight.worked.example import Head, Layer, Worked
 from limelight.insight.worked.writing import toml
 from limelight.ops.masks.constructors import causal
-from limelight.rng import chance
+from limelight.rng import generator_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,7 @@ def exercise(
             raise OptionError(f"{option} must be {least} to {most}, found {value}")
     if mask not in ("none", "causal"):
         raise OptionError(f"mask must be 'none' or 'causal', found {mask!r}")
-    rng = chance(seed, tokens, size, heads, mask == "causal")
+    rng = generator_for(seed, tokens, size, heads, mask == "causal")
     words = _WORDS[int(torch.randint(len(_WORDS), (), generator=rng))][:tokens]
     rule = causal() if mask == "causal" else None
     for _ in range(_TRIES):
