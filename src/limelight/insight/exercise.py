@@ -15,7 +15,7 @@ from limelight.insight.result import Result
 from limelight.insight.table import Table
 from limelight.insight.worked.example import Head, Layer, Worked
 from limelight.insight.worked.writing import toml
-from limelight.ops.masks.constructors import causal
+from limelight.ops.masks.band import causal
 from limelight.rng import generator_for
 
 if TYPE_CHECKING:

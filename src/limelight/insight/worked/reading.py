@@ -24,7 +24,7 @@ from limelight.insight.worked.example import (
     Printed,
     Worked,
 )
-from limelight.ops.masks.constructors import causal
+from limelight.ops.masks.band import causal
 from limelight.ops.masks.mask import Mask
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

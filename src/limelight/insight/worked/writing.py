@@ -9,7 +9,7 @@ from torch import Tensor
 
 from limelight.insight.worked.example import HEAD_STEPS, LAYER_STEPS, Layer, Worked
 from limelight.insight.worked.steps import Step, digits, number
-from limelight.ops.masks.constructors import causal
+from limelight.ops.masks.band import causal
 
 
 def toml(example: Worked, *, blank: bool = False, decimals: int = 3, note: str = "") -> str:
