@@ -21,7 +21,7 @@ from limelight.insight.rollout import rolled_out
 from limelight.insight.table import Table
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Call
-from limelight.rng import chance
+from limelight.rng import generator_for
 from limelight.seeing.recording.picks import Pick, find_tokens
 from limelight.seeing.recording.recording import Link
 
@@ -271,7 +271,7 @@ def _random_links(bench: Bench, count: int, seed: int) -> tuple[Cuts, tuple[Link
     """Links of other tokens, in one head each, by layer; as many as there are at most."""
     weights = [seen.dense() for seen in bench.layers] if count else []
     links: list[Link] = []
-    generator = chance(seed, 1)
+    generator = generator_for(seed, 1)
     for number, found in enumerate(weights):
         found[:, :, bench.place] = 0.0  # only links that exist, and not the token's own
         there = (found[0] > 0).nonzero()
@@ -316,7 +316,7 @@ def gradient_times_input(bench: Bench, seed: int) -> Tensor:
         else:
             direction = bench.before.to(end)
             direction = direction / direction.norm()
-            drawn = torch.randn(end.shape, generator=chance(seed, 2)).to(end)
+            drawn = torch.randn(end.shape, generator=generator_for(seed, 2)).to(end)
             drawn = drawn - (drawn @ direction)[:, None] * direction
             goal = (drawn * end).sum() / bench.before.norm().to(end)
         (gradient,) = torch.autograd.grad(goal, leaves[0])

@@ -17,6 +17,7 @@ from limelight.ops.attend import attend
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.dense import Dense
+from limelight.ops.masks.links import without
 from limelight.ops.masks.mask import Mask, as_mask
 from limelight.seeing.recording.recording import Link
 
@@ -68,13 +69,13 @@ def cutting(
             raise OptionError(f"stack must say which layers are meant: one of {known}")
         number = layer_of(call)
         mask = _mask(call, cuts[number]) if number in cuts else None
-        return call.attend() if mask is None else without(call, mask, how).attend()
+        return call.attend() if mask is None else cut_call(call, mask, how).attend()
 
     with through_the_seam(model), intercept(cut, model):
         yield
 
 
-def without(call: AttentionCall, mask: Mask | Tensor, how: How) -> AttentionCall:
+def cut_call(call: AttentionCall, mask: Mask | Tensor, how: How) -> AttentionCall:
     """The call with the links cut that the mask does not allow."""
     both = mask if call.mask is None else as_mask(call.mask) & as_mask(mask)
     if how == "forbid" or call.lse is not None:
@@ -108,30 +109,28 @@ def _by_layer(links: Iterable[Link]) -> Cuts:
 
 
 def _mask(call: AttentionCall, heads: dict[int, dict[int, list[int]]]) -> Mask | None:
-    """What is left of a layer's links: `b h i j`, said by its rows and columns."""
+    """What is left of a layer's links; its memory is that of the links."""
     h, i, j = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     first_query = call.first_key + j - i
-    whole: Mask | None = None
-    # Heads that lose the same keys of the same query are said in one breath.
-    shared: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
+    # Heads that lose the same links are said in one breath.
+    shared: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
     for head, queries in heads.items():
         if head >= h:
             raise OptionError(f"a link names head {head}, expected one of the {h} heads")
-        for query, keys in queries.items():
-            shared[query, tuple(sorted(set(keys)))].append(head)
-    for (query, keys), cut_heads in shared.items():
-        row = query - first_query
-        columns = [key - call.first_key for key in keys if 0 <= key - call.first_key < j]
-        if not 0 <= row < i or not columns:
-            continue
-        parts = (_but(h, cut_heads, 1), _but(i, [row], 2), _but(j, columns, 3))
-        kept = parts[0] | parts[1] | parts[2]
+        places = {
+            (query - first_query, key - call.first_key)
+            for query, keys in queries.items()
+            for key in keys
+        }
+        pairs = sorted((row, column) for row, column in places if 0 <= row < i and 0 <= column < j)
+        if pairs:
+            shared[tuple(pairs)].append(head)
+    whole: Mask | None = None
+    for pairs, cut_heads in shared.items():
+        kept = without(pairs)
+        if len(cut_heads) < h:
+            others = torch.ones(1, h, 1, 1, dtype=torch.bool, device=call.query.device)
+            others[:, cut_heads] = False
+            kept = kept | Dense(others)
         whole = kept if whole is None else whole & kept
     return whole
-
-
-def _but(size: int, places: list[int], axis: int) -> Mask:
-    """True but at some places of one axis of `b h i j`; the others are 1."""
-    kept = torch.ones(size, dtype=torch.bool)
-    kept[places] = False
-    return Dense(kept.view([size if each == axis else 1 for each in range(4)]))

@@ -8,13 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limelight.insight.cutting import How, without
+from limelight.insight.cutting import How, cut_call
 from limelight.insight.progress import tracked
 from limelight.insight.reading import Reading, layer_of
 from limelight.ops.calls import AttentionCall, Interceptor, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
-from limelight.ops.masks.mask import Extent, Place, as_mask
+from limelight.ops.masks.mask import as_mask
+from limelight.ops.masks.region import Extent, Region
 
 ALL = -1
 """Stands for every layer, every head, or every other query."""
@@ -148,7 +149,7 @@ def _cutter(cuts: Cuts, how: How) -> Interceptor:
         others = (cuts.query == ALL)[:, None] & (queries != cuts.key[:, None])
         rows = (queries == cuts.query[:, None]) | others
         gone = heads[:, :, None, None] & rows[:, None, :, None] & keys[:, None, None, :]
-        return without(call, ~gone.to(call.query.device), how).attend()
+        return cut_call(call, ~gone.to(call.query.device), how).attend()
 
     return cut
 
@@ -173,8 +174,8 @@ def _level_row(
     b, h, _, j = extent
     allowed = torch.ones(b, h, 1, j, dtype=torch.bool, device=output.device)
     if call.mask is not None:
-        row, keys = torch.tensor([place], device=output.device), torch.arange(j)
-        where = Place.at(extent, slice(0, b), slice(0, h), row, keys.to(output.device))
+        row = slice(place, place + 1)
+        where = Region.at(extent, slice(0, b), slice(0, h), row, slice(0, j), output.device)
         allowed = as_mask(call.mask).allowed(where).expand(b, h, 1, j)
     weights = allowed.to(output) / allowed.sum(-1, keepdim=True).clamp(min=1)
     value = call.value.repeat_interleave(h // call.value.shape[1], dim=1)

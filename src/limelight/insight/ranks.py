@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limelight.rng import chance
+from limelight.rng import generator_for
 
 DRAWS = 1000
 """Resamples of a bootstrap."""
@@ -57,7 +57,7 @@ def correlation(
     """Spearman's ρ of two measures of the same things, with a bootstrap interval over them."""
     first, second = first.flatten(), second.flatten()
     count = len(first)
-    draws = torch.randint(count, (DRAWS, count), generator=chance(seed, count))
+    draws = torch.randint(count, (DRAWS, count), generator=generator_for(seed, count))
     found = spearman(first[draws], second[draws])
     found = found[found.isfinite()]
     low, high = (
