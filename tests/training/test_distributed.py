@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,36 @@ def test_a_batch_that_cannot_be_shared_is_said(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     with pytest.raises(OptionError, match=r"batch must be a multiple of .* = 3, found 4"):
         train(settings(tmp_path / "run", accumulate=3), beside=tmp_path)
+
+
+@pytest.mark.soak
+def test_a_stopped_process_is_given_up_after_the_timeout(tmp_path: Path) -> None:
+    """Without a timeout the other would wait for it for half an hour."""
+    (tmp_path / "text.txt").write_text(TEXT)
+    toml = tmp_path / "run.toml"
+    endless = settings(tmp_path / "run", steps=10**6, save_every=10**6, keep=1, timeout=4.0)
+    write_toml(toml, endless.as_table())
+    common = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost",
+              "MASTER_PORT": "29611"}  # fmt: skip
+    command = [sys.executable, "-m", "limelight", "train", str(toml)]
+    processes = [
+        subprocess.Popen(
+            command, cwd=tmp_path, env={**common, "RANK": str(rank)}, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        log = tmp_path / "run" / "log.jsonl"
+        while not log.is_file() or not log.stat().st_size:
+            assert all(process.poll() is None for process in processes)
+            time.sleep(0.1)
+        os.kill(processes[1].pid, signal.SIGSTOP)
+        _, said = processes[0].communicate(timeout=60)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert processes[0].returncode == 2, said
+    assert "process 0 of 2 lost the others" in said
+    assert "was not heard of for 4 s (the setting timeout)" in said

@@ -18,7 +18,8 @@ from small_runs import STEPS, TEXT, entries, settings, write_toml
 
 import limelight as ll
 from limelight.errors import FileError, LimelightError, OptionError
-from limelight.training.folder import PARTIAL, RunFolder, written_whole
+from limelight.files import PARTIAL
+from limelight.training.folder import RunFolder, written_whole
 from limelight.training.log import read_log
 from limelight.training.loop import mean_loss, train
 
@@ -130,12 +131,68 @@ def test_a_run_is_not_written_over_and_not_taken_up_as_another(place: Path) -> N
         train(first, beside=place, resume=True)
 
 
-def test_a_damaged_checkpoint_is_named(place: Path) -> None:
-    train(settings(place / "run", steps=4), beside=place)
-    file = place / "run" / "step-00000004" / "optimizer.safetensors"
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(FileError, match=r"optimizer\.safetensors: damaged or cut short"):
-        train(settings(place / "run", steps=4), beside=place, resume=True)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_offered(place: Path) -> None:
+    run = settings(place / "run", steps=8)
+    train(run, beside=place)
+    newest, before = (place / "run" / f"step-{step:08d}" for step in (8, 4))
+    whole = {file: file.read_bytes() for file in newest.iterdir()}
+    for file, content in whole.items():
+        flipped = bytearray(content)
+        flipped[len(flipped) // 2] ^= 1
+        file.write_bytes(flipped)
+        words = rf"{file}: .*; step 4 is whole: remove {newest} and --resume"
+        with pytest.raises(FileError, match=words):
+            train(run, beside=place, resume=True)
+        file.write_bytes(content)
+    (newest / "model.safetensors").write_bytes(b"")
+    (before / "optimizer.safetensors").unlink()
+    with pytest.raises(FileError, match="no earlier checkpoint is whole"):
+        train(run, beside=place, resume=True)
+
+
+def test_only_checkpoints_that_can_exist_need_space(place: Path) -> None:
+    train(settings(place / "run", steps=4, keep=1_000_000), beside=place)
+    with pytest.raises(FileError, match="has no room for 1000001 checkpoints"):
+        train(settings(place / "big", steps=10**9, keep=1_000_000), beside=place)
+    assert not any((place / "big").glob(f"{PARTIAL}*"))
+
+
+def test_a_disk_that_fills_up_while_a_checkpoint_is_written(place: Path) -> None:
+    """The limit on file size stands for the disk; it comes after the space was checked."""
+    toml = place / "run.toml"
+    write_toml(toml, settings(place / "run", steps=8).as_table())
+    code = (
+        "import resource, sys, limelight.training.loop as loop\n"
+        "once, steps = loop._save, []\n"
+        "def save(*arguments):\n"
+        "    if steps: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "    steps.append(1)\n"
+        "    once(*arguments)\n"
+        "loop._save = save\n"
+        f"sys.argv = ['limelight', 'train', {str(toml)!r}]; from limelight.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert "model.safetensors: cannot be written: " in done.stderr
+    assert "File too large" in done.stderr
+    assert RunFolder(place / "run").steps() == [4]
+    assert not any((place / "run").glob(f"{PARTIAL}*"))
+    ll.load(place / "run")
+
+
+@pytest.mark.parametrize(
+    "line", ['{"step": "x"}', '{"step": 1, "loss": []}', "[" * 100_000, '{"step": 1e999}', "[]"]
+)
+def test_a_log_with_a_foreign_line_is_refused(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 1}\n' + line + '\n{"step": 2}\n')
+    with pytest.raises(FileError, match="line 2 is not an entry of a log"):
+        read_log(log)
+    log.write_bytes(b"\xff\n")
+    with pytest.raises(FileError, match="not UTF-8"):
+        read_log(log)
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_training(place: Path) -> None:

@@ -8,17 +8,24 @@ def main() -> None:
     import sys
 
     from limelight.cli.app import app
+    from limelight.cli.streams import ended_by, one_line
     from limelight.printing import print_what_can_be_printed
 
     print_what_can_be_printed()
     try:
-        app()
-    except ValueError as error:
+        with ended_by("SIGTERM"):
+            app()
+    except (ValueError, OSError) as error:
         from limelight.errors import LimelightError
 
-        if not isinstance(error, LimelightError):
+        if isinstance(error, OSError):
+            named = f"{error.filename}: " if error.filename is not None else ""
+            message = f"{named}{error.strerror or error}"
+        elif isinstance(error, LimelightError):
+            message = str(error)
+        else:
             raise
-        print(f"limelight: {error}", file=sys.stderr)
+        print(f"limelight: {one_line(message)}", file=sys.stderr)
         raise SystemExit(2) from None
 
 

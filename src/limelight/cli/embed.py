@@ -59,16 +59,10 @@ def _target(file: Path, output: Path | None) -> Path:
 
 
 def _lines(file: Path) -> list[str]:
-    import sys
-
+    from limelight.cli.streams import read_input
     from limelight.errors import FileError
 
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"{file}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{file}: not UTF-8 text: {error}") from error
+    text = read_input(file)
     # Only line feeds end a line: rows must agree with what other tools count.
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":

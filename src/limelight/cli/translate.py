@@ -48,6 +48,6 @@ def translate(
 
 
 def _lines() -> list[str]:
-    import sys
+    from limelight.cli.streams import read_stdin
 
-    return [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    return [line for line in read_stdin().split("\n") if line.strip()]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limelight.errors import FileError, LimelightError, OptionError, UnavailableError
-from limelight.files import writing
+from limelight.errors import FileError, OptionError, UnavailableError
+from limelight.files import read_text, writing
+from limelight.models.chat import render
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -80,7 +82,7 @@ class Tokens:
 
     def piece(self, token: int) -> str:
         """A token as the vocabulary writes it."""
-        piece = self.tokenizer.id_to_token(token)
+        piece = self.tokenizer.id_to_token(token) if 0 <= token < 1 << 32 else None
         if piece is None:
             raise OptionError(f"token must be an id below {len(self)}, found {token}")
         return piece
@@ -93,20 +95,15 @@ class Tokens:
         """
         if self.chat_template is None:
             raise UnavailableError("this model brings no chat template: give it a plain prompt")
-        from jinja2 import TemplateError
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        # Templates come with checkpoints of unknown origin, hence the sandbox.
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        try:
-            return environment.from_string(self.chat_template).render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=True,
-                bos_token="" if self.begin is None else self.piece(self.begin),
-                eos_token=self.piece(self.end[0]) if self.end else "",
-            )
-        except TemplateError as error:
-            raise LimelightError(f"messages do not fit the chat template: {error}") from error
+        return render(
+            self.chat_template,
+            {
+                "messages": [dict(message) for message in messages],
+                "add_generation_prompt": True,
+                "bos_token": "" if self.begin is None else self.piece(self.begin),
+                "eos_token": self.piece(self.end[0]) if self.end else "",
+            },
+        )
 
     def stream(self) -> Streamed:
         """A decoder that takes one id at a time and gives text as soon as it is whole."""
@@ -143,12 +140,19 @@ class Tokens:
         from tokenizers import Tokenizer
 
         path = Path(path)
-        if not path.is_file():
-            raise FileError(f"{path}: no such file, expected a tokenizer.json")
+        text = read_text(path)
         try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain Exception for whatever is wrong
+            tokenizer = Tokenizer.from_str(text)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # plain Exception for whatever is wrong, or Rust's panic
             raise FileError(f"{path}: not a tokenizer.json that can be read: {error}") from error
+        count = tokenizer.get_vocab_size()
+        if not count:
+            raise FileError(f"{path}: its vocabulary is empty")
+        # A config may name ids that the tokenizer lacks, by default or as -1: they never occur.
+        begin = begin if begin is not None and 0 <= begin < count else None
+        end = [token for token in end if 0 <= token < count]
         # Padding and cutting are the caller's to ask for, whatever the file was saved with.
         tokenizer.no_padding()
         tokenizer.no_truncation()
@@ -192,4 +196,14 @@ def _checked(texts: Sequence[str]) -> list[str]:
     for text in texts:
         if not isinstance(text, str):
             raise OptionError(f"a text must be a str, found {type(text).__name__}")
+        # Bytes that are not UTF-8 arrive from the system as lone surrogates.
+        surrogate = _SURROGATE.search(text)
+        if surrogate is not None:
+            raise OptionError(
+                f"a text must be Unicode, found a byte or half a character at "
+                f"character {surrogate.start()}: {text[max(0, surrogate.start() - 10) :][:20]!r}"
+            )
     return list(texts)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")

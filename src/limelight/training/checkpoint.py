@@ -4,7 +4,7 @@
     model.safetensors        its weights
     tokenizer.json
     optimizer.safetensors    NAME.exp_avg and NAME.exp_avg_sq for each weight NAME
-    state.json               the step, the settings, and a digest of the data
+    state.json               the step, the settings, digests of the data and of the files above
 
 That is all: the batch and the dropout of a step are functions of the seed and the step, so there is
 no generator state and no place in the data to keep. Nothing is pickled. Because weights are stored
@@ -13,6 +13,7 @@ whole, a run can be taken up by another number of processes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,15 +24,16 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from limelight.errors import FileError, OptionError
+from limelight.files import read_json, sha256
 from limelight.models.loading.pretrained import OWN, Model, own_tokens, save
-from limelight.models.loading.weights import Safetensors, read_fitting, read_json, save_safetensors
+from limelight.models.loading.weights import Safetensors, read_fitting, save_safetensors
 from limelight.models.tokens import Tokens
 from limelight.training.distributed import Group, share_like, whole
 from limelight.training.folder import RunFolder, remove_whole, written_whole
 from limelight.training.settings import Settings
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_FREE = ("folder", "evaluate_every", "keep", "parallel")
+_FREE = ("folder", "evaluate_every", "keep", "parallel", "timeout")
 """Settings that may change when a run is taken up: they do not touch what is learned."""
 
 
@@ -65,18 +67,72 @@ def write_checkpoint(
         with written_whole(run.checkpoint(step)) as folder:
             save(_copy(model, weights), folder)
             save_safetensors(moments, folder / "optimizer.safetensors", {"format": "pt"})
-            state = {"format": 1, "step": step, "settings": settings.as_table(), "data": data}
+            state = {
+                "format": 1, "step": step, "settings": settings.as_table(), "data": data,
+                "files": {file.name: sha256(file) for file in sorted(folder.iterdir())},
+            }  # fmt: skip
+            state["sha256"] = _digest(state)
             (folder / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
         for old in run.steps()[: -settings.keep]:
             remove_whole(run.checkpoint(old))
     group.wait()
 
 
+def newest_checkpoint(run: RunFolder) -> Path | None:
+    """The newest checkpoint, known to be as it was written, or None where there is none.
+
+    Raises:
+        FileError: naming the file that is damaged, and the checkpoint before it that is whole.
+    """
+    steps = run.steps()
+    if not steps:
+        return None
+    newest = run.checkpoint(steps[-1])
+    try:
+        check_undamaged(newest)
+    except FileError as error:
+        undamaged = (step for step in reversed(steps[:-1]) if _is_undamaged(run, step))
+        step = next(undamaged, None)
+        offer = (
+            "no earlier checkpoint is whole: train into another folder"
+            if step is None
+            else f"step {step} is whole: remove {newest} and --resume to go on from there"
+        )
+        raise FileError(f"{error}; {offer}") from error
+    return newest
+
+
+def check_undamaged(folder: Path) -> None:
+    """Raise unless every file of a checkpoint is as it was written."""
+    path = folder / "state.json"
+    state = read_json(path)
+    if state.get("format") != 1 or not isinstance(state.get("step"), int):
+        raise FileError(f"{path}: not the state of a run in format 1")
+    if state.pop("sha256", None) != _digest(state):
+        raise FileError(f"{path}: damaged: its contents do not have the sha256 that it names")
+    for name, expected in state["files"].items():
+        found = sha256(folder / name)
+        if found != expected:
+            raise FileError(
+                f"{folder / name}: damaged: has sha256 {found[:12]}…, expected {expected[:12]}…"
+            )
+
+
+def _is_undamaged(run: RunFolder, step: int) -> bool:
+    try:
+        check_undamaged(run.checkpoint(step))
+    except FileError:
+        return False
+    return True
+
+
+def _digest(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
 def check_resumed(folder: Path, settings: Settings, data: str) -> int:
     """The step of a checkpoint, after making sure that the run is still the same run."""
     state = read_json(folder / "state.json")
-    if state.get("format") != 1 or not isinstance(state.get("step"), int):
-        raise FileError(f"{folder / 'state.json'}: not the state of a run in format 1")
     changed = _differences(state.get("settings", {}), json.loads(json.dumps(settings.as_table())))
     if changed:
         name, (before, now) = next(iter(changed.items()))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import Tensor, nn
 
+from limelight.errors import LimelightError
 from limelight.models.loading.pretrained import Model
 from limelight.models.transformer import Transformer
 from limelight.training.settings import Parallel
+
+_LOST = re.compile("timed out|timeout|closed by peer|reset by peer", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -54,14 +59,26 @@ class Group:
 
 
 @contextmanager
-def joined() -> Generator[Group]:
-    """The group that torchrun started this process in, or a group of one."""
+def joined(timeout: float = 300.0) -> Generator[Group]:
+    """The group that torchrun started this process in, or a group of one.
+
+    A process that waits for the others longer than `timeout` seconds gives up and says so.
+    """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield Group()
         return
-    torch.distributed.init_process_group("gloo")
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     try:
         yield Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    except RuntimeError as error:
+        # Gloo raises no kind of its own, neither for a timeout nor for a peer that is gone.
+        if not _LOST.search(str(error)):
+            raise
+        raise LimelightError(
+            f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} lost the others: one of "
+            f"them ended, or was not heard of for {timeout:g} s (the setting timeout); the last "
+            "checkpoint is whole"
+        ) from error
     finally:
         torch.distributed.destroy_process_group()
 

@@ -7,18 +7,17 @@ step-00000500/         checkpoints, the newest few
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
 import shutil
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from limelight.errors import FileError
+from limelight.errors import FileError, UnavailableError
+from limelight.files import PARTIAL
 from limelight.models.loading.checkpoints import checkpoint_folder, checkpoint_steps
-
-PARTIAL = ".partial-"
-"""How folders that are still being written begin; they are never read."""
 
 
 class RunFolder:
@@ -46,30 +45,34 @@ class RunFolder:
                 f"folder {self.path} cannot be written: {error.strerror}; nothing was started"
             ) from error
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise FileError(f"folder {self.path}: another training is running in it") from error
+            _lock(self.path, lock)
             for left in self.path.glob(f"{PARTIAL}*"):
-                shutil.rmtree(left, ignore_errors=True)
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
             yield
         finally:
             os.close(lock)
 
-    def check_room(self, sizes: Sequence[int], checkpoints: int) -> None:
+    def check_space(self, sizes: Sequence[int], checkpoints: int) -> None:
         """Raise unless so many more checkpoints, of files of these sizes, fit on the disk.
 
-        The room is really taken and given back: that also notices quotas and limits on file size.
+        What seems to be free is really taken and given back, where the system can: that also
+        notices quotas and limits on file size.
         """
-        trial = self.path / f"{PARTIAL}room"
+        needed, free = checkpoints * sum(sizes), shutil.disk_usage(self.path).free
+        trial = self.path / f"{PARTIAL}space"
         try:
+            if needed > free:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if not hasattr(os, "posix_fallocate"):  # macOS
+                return
             trial.mkdir(exist_ok=True)
             for number in range(checkpoints * len(sizes)):
                 with (trial / str(number)).open("wb") as file:
                     os.posix_fallocate(file.fileno(), 0, max(1, sizes[number % len(sizes)]))
         except OSError as error:
-            needed = checkpoints * sum(sizes)
-            free = shutil.disk_usage(self.path).free
             raise FileError(
                 f"folder {self.path} has no room for {checkpoints} checkpoints of "
                 f"{_megabytes(sum(sizes))} (together {_megabytes(needed)}, free "
@@ -77,6 +80,19 @@ class RunFolder:
             ) from error
         finally:
             shutil.rmtree(trial, ignore_errors=True)
+
+
+def _lock(folder: Path, handle: int) -> None:
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        raise UnavailableError(
+            f"training needs Linux or macOS, whose folders can be locked; found {sys.platform}"
+        ) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise FileError(f"folder {folder}: another training is running in it") from error
 
 
 @contextmanager

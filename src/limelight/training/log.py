@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from limelight.errors import FileError
-from limelight.files import writing
+from limelight.fields import check_value
+from limelight.files import read_text, writing
 
 
 class Log:
@@ -45,16 +46,19 @@ class Log:
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The entries of a log; a last line that was cut short by a kill is left out."""
-    if not path.is_file():
+    if not path.exists():
         return []
     entries: list[dict[str, Any]] = []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = read_text(path).splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         try:
             entry = json.loads(line)
-            if not isinstance(entry, dict) or "step" not in entry:
-                raise ValueError("not an entry with a step")
-        except ValueError as error:
+            check_value("it", entry, dict)
+            if "step" not in entry:
+                raise ValueError("it has no step")
+            for name, value in entry.items():
+                check_value(name, value, int if name == "step" else float)
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise FileError(f"{path}: line {number} is not an entry of a log: {error}") from error

@@ -23,6 +23,7 @@ from limelight.rng import generator_for
 from limelight.training.checkpoint import (
     check_resumed,
     expected_sizes,
+    newest_checkpoint,
     read_checkpoint,
     read_tokens,
     write_checkpoint,
@@ -84,13 +85,12 @@ def train(
     Returns:
         The final checkpoint and how well it does.
     """
-    with joined() as group:
+    with joined(settings.timeout) as group:
         folder = RunFolder(settings.folder)
         with folder.claimed() if group.leads else nullcontext():
             run, start = _set_up(settings, folder, group, beside or Path(), resume=resume)
-            outcome = _run(run, start, quiet=quiet or not group.leads)
-            group.wait()
-            return outcome
+            # Nobody waits at the end: the leader may translate for longer than the timeout.
+            return _run(run, start, quiet=quiet or not group.leads)
 
 
 def _set_up(
@@ -109,21 +109,29 @@ def _set_up(
             f"folder {folder.path} already holds a run at step {before[-1]}: "
             "give --resume to go on with it, or another folder"
         )
-    newest = folder.checkpoint(before[-1]) if before else None
+    newest = newest_checkpoint(folder)
     start = 0 if newest is None else check_resumed(newest, settings, corpus.digest)
     tokens = corpus.learn_tokens(group) if newest is None else read_tokens(newest)
     task = corpus.task(tokens)
     torch.manual_seed(settings.seed)
     model = _make(settings, task)
     if group.leads:
-        missing = settings.keep + 1 - len(before)
-        folder.check_room(expected_sizes(model), max(1, missing))
+        folder.check_space(expected_sizes(model), _new_checkpoints(settings, start, len(before)))
     trained = spread(model, group, settings.parallel)
     optimizer = make_optimizer(model, settings.optimizer)
     if newest is not None:
         read_checkpoint(newest, model, optimizer, start)
     run = Run(settings, folder, group, task, corpus.digest, model, trained, optimizer)
     return run, start
+
+
+def _new_checkpoints(settings: Settings, start: int, before: int) -> int:
+    """How many checkpoints the run may add to those before it, at any one time."""
+    saved = range(start + 1, settings.steps + 1)
+    count = settings.steps // settings.save_every - start // settings.save_every
+    count += bool(saved and settings.steps % settings.save_every)
+    # One more than are kept: the oldest goes when the newest is whole.
+    return max(min(count, settings.keep + 1 - before), min(count, 1))
 
 
 def _make(settings: Settings, task: Task) -> Model:

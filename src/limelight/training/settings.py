@@ -23,15 +23,15 @@ Every setting is a field below; whatever is not one is refused by name.
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Callable
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_origin, get_type_hints
 
 from limelight.checks import check_number
-from limelight.errors import FileError, OptionError
+from limelight.errors import OptionError
 from limelight.fields import check_value
+from limelight.files import read_toml
 from limelight.models.config import Config, make_scaling
 
 T = TypeVar("T")
@@ -146,11 +146,14 @@ class Settings:
     log_every: int = 10
     keep: int = 2
     """checkpoints kept, the newest"""
+    timeout: float = 300.0
+    """seconds that a process of several waits for the others before it gives up"""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "evaluate_every", "save_every", "log_every"):
             _at_least(name, getattr(self, name), 1)
         _at_least("keep", self.keep, 1)
+        _between("timeout", self.timeout, 1.0, 1e6)
         _at_least("seed", self.seed, 0)
         kind = self.config(vocabulary=2).kind
         wanted = "transformer" if self.data.pairs else "decoder"
@@ -187,14 +190,7 @@ class Settings:
     def from_file(cls, path: str | Path) -> Settings:
         """Read a TOML file."""
         path = Path(path)
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise FileError(f"{path}: no such file") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise FileError(f"{path}: cannot be read: {error}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise FileError(f"{path}: not TOML: {error}") from error
+        table = read_toml(path)
         try:
             return cls.from_table(table)
         except OptionError as error:

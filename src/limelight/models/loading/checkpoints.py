@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from limelight.files import is_folder
+
 _STEP = re.compile(r"step-(\d{8})")
 
 
@@ -15,7 +17,7 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 def checkpoint_steps(run: Path) -> list[int]:
     """The steps that have a whole checkpoint, in order; none where this is no folder of a run."""
-    if not run.is_dir():
+    if not is_folder(run):
         return []
     names = [_STEP.fullmatch(entry.name) for entry in run.iterdir() if entry.is_dir()]
     return sorted(int(name[1]) for name in names if name is not None)

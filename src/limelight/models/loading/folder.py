@@ -8,29 +8,27 @@ from typing import Any, cast
 
 from limelight.errors import FileError
 from limelight.fields import take
-from limelight.files import read_from
+from limelight.files import read_from, read_json, read_json_list, read_text
 from limelight.models.embedding.pooling import Pooling
-from limelight.models.loading.weights import read_json
 from limelight.models.tokens import Tokens
 
 
 def folder_tokens(folder: Path, config: Mapping[str, Any]) -> Tokens | None:
     """The tokenizer of `tokenizer.json`, or None where there is none."""
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not path.exists():
         return None
     settings = _optional(folder / "tokenizer_config.json")
     generation = _optional(folder / "generation_config.json")
     end = generation.get("eos_token_id", config.get("eos_token_id"))
-    begin = config.get("bos_token_id")
     template = settings.get("chat_template")
     jinja = folder / "chat_template.jinja"
-    if jinja.is_file():
-        template = jinja.read_text(encoding="utf-8")
+    if jinja.exists():
+        template = read_text(jinja)
     return Tokens.from_file(
         path,
-        begin=begin if isinstance(begin, int) else None,
-        end=_whole_numbers(end),
+        begin=next(iter(_token_ids(config.get("bos_token_id"))), None),
+        end=_token_ids(end),
         chat_template=template if isinstance(template, str) else None,
     )
 
@@ -41,7 +39,7 @@ def folder_pooling(folder: Path) -> Pooling:
     A folder without its modules.json is pooled by the mean and not normalised, as it does too.
     """
     path = folder / "modules.json"
-    if not path.is_file():
+    if not path.exists():
         return Pooling()
     kind, normalise = "mean", False
     for module in _modules(path):
@@ -60,17 +58,10 @@ def folder_pooling(folder: Path) -> Pooling:
 
 def _modules(path: Path) -> list[dict[str, Any]]:
     """modules.json, alone among these files, holds a list."""
-    import json
-
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, list) or not all(
-        isinstance(module, dict) for module in cast("list[Any]", found)
-    ):
-        raise FileError(f"{path}: expected a list of modules")
-    return cast("list[dict[str, Any]]", found)
+    modules = read_json_list(path)
+    if not all(isinstance(module, dict) for module in modules):
+        raise FileError(f"{path}: expected a list of modules, each an object")
+    return modules
 
 
 def _pool(path: Path) -> str:
@@ -89,12 +80,10 @@ def _pool(path: Path) -> str:
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    return read_json(path) if path.is_file() else {}
+    return read_json(path) if path.exists() else {}
 
 
-def _whole_numbers(value: object) -> tuple[int, ...]:
-    if isinstance(value, int):
-        return (value,)
-    if isinstance(value, list):
-        return tuple(item for item in cast("list[Any]", value) if isinstance(item, int))
-    return ()
+def _token_ids(value: object) -> tuple[int, ...]:
+    """One id or a list of them."""
+    listed = cast("list[object]", value) if isinstance(value, list) else [value]
+    return tuple(item for item in listed if type(item) is int)

@@ -11,6 +11,7 @@ quantisations, which a handful of whole-tensor operations do.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable, Iterable
@@ -60,7 +61,10 @@ class Gguf:
         if field is None:
             return default
         part = field.parts[field.data[-1]]
-        return part if isinstance(part, list) else field.contents()
+        try:
+            return part if isinstance(part, list) else field.contents()
+        except UnicodeDecodeError as error:
+            raise FileError(f"{self.path}: metadata {name!r} is not UTF-8 text") from error
 
     def require(self, name: str, kind: type[T], default: T | None = None) -> T:
         """A metadata value that the model cannot do without; a whole number is a count."""
@@ -80,7 +84,13 @@ class Gguf:
         tensor = self._tensors.get(name)
         if tensor is None:
             raise FileError(f"{self.path}: holds no tensor {name!r}")
-        weights = _dequantise(tensor)
+        try:
+            weights = _dequantise(tensor)
+        except NotImplementedError as error:
+            raise FileError(
+                f"{self.path}: tensor {self.stored_name(name)!r} is stored as "
+                f"{tensor.tensor_type.name}, which cannot be read"
+            ) from error
         if not name.endswith(("self_attn.q_proj.weight", "self_attn.k_proj.weight")):
             return weights
         heads = self._heads() if "q_proj" in name else self._key_heads()
@@ -120,7 +130,7 @@ class Gguf:
             "intermediate_size": self.require("llama.feed_forward_length", int),
             "max_position_embeddings": self.require("llama.context_length", int),
             "rms_norm_eps": self.require("llama.attention.layer_norm_rms_epsilon", float, 1e-6),
-            "vocab_size": self.read_shape("model.embed_tokens.weight")[0],
+            "vocab_size": self.shape("model.embed_tokens.weight")[0],
             "hidden_act": "silu",
             "attention_bias": "model.layers.0.self_attn.q_proj.bias" in self._tensors,
             "tie_word_embeddings": "lm_head.weight" not in self._tensors,
@@ -133,7 +143,7 @@ class Gguf:
     def _base(self) -> float:
         return self.require("llama.rope.freq_base", float, 10000.0)
 
-    def read_shape(self, name: str) -> tuple[int, ...]:
+    def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, rows first, without reading it."""
         if name not in self._tensors:
             stored = self.stored_name(name)
@@ -219,7 +229,9 @@ def _open(path: Path) -> Any:
         return reader(path)
     except FileError:
         raise
-    except (ValueError, IndexError, KeyError, OverflowError, struct.error, OSError) as error:
+    except (
+        ValueError, IndexError, KeyError, OverflowError, TypeError, struct.error, OSError
+    ) as error:  # fmt: skip
         raise FileError(f"{path}: not a whole GGUF file: {error}") from error
 
 
@@ -250,6 +262,8 @@ def _reader_class() -> type:
                     values, end = _strings(self.data, start, count)
                     types = [GGUFValueType.ARRAY, GGUFValueType.STRING]
                     return end - orig_offs, [values], [0], types
+                if inner == GGUFValueType.ARRAY:
+                    raise ValueError("the metadata holds an array of arrays")
                 kind = self.gguf_scalar_to_np.get(GGUFValueType(inner))
                 if kind is not None:
                     raw = self._get(start, kind, count)
@@ -264,11 +278,17 @@ def _reader_class() -> type:
 
             for field in fields:
                 _, name, _, sizes, kind, offset = field.parts
+                called = bytes(name).decode(errors="replace")
                 block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind[0])]
-                needed = start_offs + int(offset[0]) + int(np.prod(sizes)) // block * size
+                if not len(sizes) or not all(int(each) for each in sizes):
+                    raise FileError(
+                        f"{self._file}: tensor {called!r} has shape "
+                        f"{tuple(map(int, reversed(sizes)))}, expected at least 1 on each axis"
+                    )
+                needed = start_offs + int(offset[0]) + math.prod(map(int, sizes)) // block * size
                 if needed > len(self.data):
                     raise FileError(
-                        f"{self._file}: cut short: tensor {bytes(name).decode()!r} needs "
+                        f"{self._file}: cut short: tensor {called!r} needs "
                         f"{needed} bytes, found {len(self.data)}"
                     )
             super()._build_tensors(start_offs, fields)

@@ -26,6 +26,8 @@ def gguf_tokens(file: Gguf) -> Tokens:
     from tokenizers import AddedToken
 
     pieces = file.require("tokenizer.ggml.tokens", list)
+    if not pieces or not all(isinstance(piece, str) for piece in pieces):
+        raise FileError(f"{file.path}: tokenizer.ggml.tokens must be texts, at least one")
     kind = file.require("tokenizer.ggml.model", str)
     makers = {"gpt2": _byte_level, "llama": _sentence_piece}
     if kind not in makers:
@@ -36,7 +38,7 @@ def gguf_tokens(file: Gguf) -> Tokens:
         raise
     except Exception as error:  # the library raises plain Exception for whatever is wrong
         raise FileError(f"{file.path}: its tokenizer is damaged: {error}") from error
-    types: list[int] = file.get("tokenizer.ggml.token_type", [])
+    types = file.require("tokenizer.ggml.token_type", list, [])
     tokenizer.add_special_tokens(
         [
             AddedToken(piece, special=True, normalized=False)
@@ -58,7 +60,7 @@ def gguf_tokens(file: Gguf) -> Tokens:
         tokenizer,
         begin=begin,
         end=() if end is None else (end,),
-        chat_template=file.get("tokenizer.chat_template"),
+        chat_template=file.require("tokenizer.chat_template", str, "") or None,
     )
 
 
@@ -116,7 +118,7 @@ def _sentence_piece(file: Gguf, vocabulary: dict[str, int]) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     scores = file.require("tokenizer.ggml.scores", list)
-    unknown = file.get("tokenizer.ggml.unknown_token_id", 0)
+    unknown = _special(file, "unknown", len(vocabulary)) or 0
     tokenizer = Tokenizer(
         models.BPE(
             vocabulary,

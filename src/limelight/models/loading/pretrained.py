@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -17,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from limelight.checks import FLOATING
 from limelight.errors import FileError, OptionError, UnavailableError
 from limelight.fields import check_names, check_value, take
-from limelight.files import read_from, writing
+from limelight.files import is_file, is_folder, read_from, read_json, sha256, writing
 from limelight.models.config import Config
 from limelight.models.decoder import Decoder
 from limelight.models.embedding.pooling import Pooling
@@ -30,8 +29,8 @@ from limelight.models.loading.gguf_tokens import gguf_tokens
 from limelight.models.loading.weights import (
     Safetensors,
     Weights,
+    check_sizes,
     read_fitting,
-    read_json,
     refuse_pickle,
     save_safetensors,
 )
@@ -88,13 +87,13 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
     named = _NAMED.get(str(name_or_path))
     path = Path(name_or_path) if named is None else named()
     checkpoints = checkpoint_steps(path)
-    if path.is_file():
+    if is_file(path):
         model = _load_file(path, dtype)
-    elif (path / OWN).is_file():
+    elif is_file(path / OWN):
         model = _load_own(path, dtype)
     elif checkpoints:
         model = _load_own(checkpoint_folder(path, checkpoints[-1]), dtype)
-    elif path.is_dir():
+    elif is_folder(path):
         model = _load_folder(path, dtype)
     else:
         names = ", ".join(map(repr, _NAMED))
@@ -129,6 +128,7 @@ def save(model: Model, folder: str | Path) -> None:
     if isinstance(model, Encoder):
         description["pooling"] = asdict(model.pooling)
     save_safetensors(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
+    description["sha256"] = sha256(folder / "model.safetensors")
     with writing(folder / OWN) as temporary:
         temporary.write_text(json.dumps(description, indent=2), encoding="utf-8")
 
@@ -138,8 +138,7 @@ def _minilm() -> Path:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise FileError(f"{weights}: no such file, though its package is installed")
-    with weights.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = sha256(weights)
     if found != MINILM_SHA256:
         raise FileError(f"{weights}: has sha256 {found}, expected {MINILM_SHA256}")
     return folder
@@ -197,6 +196,10 @@ def _load_own(folder: Path, dtype: torch.dtype) -> Model:
         pooling = Pooling(**about)
     tokens = own_tokens(folder)
     weights = Safetensors.in_folder(folder)
+    expected = description.get("sha256")
+    if expected is not None and sha256(weights.path) != expected:
+        raise FileError(f"{weights.path}: damaged: its sha256 is not the one that {OWN} names")
+    check_sizes(config, weights)
     model = fill(config, lambda name, shape: read_fitting(weights, name, shape), dtype)
     model.tokens = tokens
     if isinstance(model, Encoder):
@@ -223,6 +226,7 @@ def _from_hugging_face(
 ) -> Model:
     with read_from(path):
         family, config = family_of(description), config_from_hf(description)
+    check_sizes(config, weights)
     stored = {family.plain(name): name for name in weights.names()}
     prefixed = any(name.startswith(family.prefix) for name in stored.values())
     used: set[str] = set()

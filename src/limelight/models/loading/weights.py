@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
@@ -11,7 +10,8 @@ from torch import Tensor
 
 from limelight.errors import FileError
 from limelight.fields import check_value, take
-from limelight.files import read_from, writing
+from limelight.files import is_file, read_from, read_json, writing
+from limelight.models.config import Config
 
 
 @runtime_checkable
@@ -27,6 +27,10 @@ class Weights(Protocol):
         """Every tensor that is there."""
         ...
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of one tensor, which is not read."""
+        ...
+
     def read(self, name: str) -> Tensor:
         """One tensor in memory of its own, as stored (quantised ones as float32)."""
         ...
@@ -34,6 +38,32 @@ class Weights(Protocol):
     def stored_name(self, name: str) -> str:
         """The name as it stands in the file, for messages."""
         ...
+
+
+def check_sizes(config: Config, weights: Weights) -> None:
+    """Raise where the config speaks of more than the tensors hold, before anything is allocated.
+
+    A layer has a tensor of its own, and each of these sizes is an axis of some tensor.
+    """
+    names = list(weights.names())
+    for field, layers in (("layers", config.layers), ("decoder_layers", config.decoder_layers)):
+        if layers is not None and layers > len(names):
+            raise FileError(f"{weights.path}: holds {len(names)} tensors, but {field} is {layers}")
+    longest = max((size for name in names for size in weights.shape(name)), default=0)
+    sizes = {
+        "vocabulary": config.vocabulary,
+        "width": config.width,
+        "hidden": config.hidden,
+        "heads × head_size": config.heads * config.head_size,
+        "segments": config.segments,
+        "context": config.context if config.positions == "learned" else 0,
+    }
+    for field, size in sizes.items():
+        if size > longest:
+            raise FileError(
+                f"{weights.path}: no axis of its tensors is longer than {longest}, "
+                f"but {field} is {size}"
+            )
 
 
 def read_fitting(weights: Weights, name: str, shape: Sequence[int]) -> Tensor:
@@ -74,15 +104,20 @@ class Safetensors:
                 check_value(f"weight_map[{name!r}]", named[name], str)
         if not named:
             raise FileError(f"{index}: has no weight_map from tensors to files")
-        return cls(index, {name: index.parent / Path(file).name for name, file in named.items()})
+        for name, file in named.items():
+            if not file or Path(file).name != file or "\0" in file:
+                raise FileError(
+                    f"{index}: weight_map[{name!r}] is {file!r}, expected a file beside it"
+                )
+        return cls(index, {name: index.parent / file for name, file in named.items()})
 
     @classmethod
     def in_folder(cls, folder: Path) -> Safetensors:
         """The weights of a Hugging Face folder: whole or sharded; pickles are refused."""
         whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-        if whole.is_file():
+        if is_file(whole):
             return cls(whole)
-        if index.is_file():
+        if is_file(index):
             return cls.sharded(index)
         for file in sorted(folder.iterdir()):
             refuse_pickle(file)
@@ -93,6 +128,9 @@ class Safetensors:
 
     def stored_name(self, name: str) -> str:
         return name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._handles[name].get_slice(name).get_shape())
 
     def read(self, name: str) -> Tensor:
         try:
@@ -115,32 +153,21 @@ def save_safetensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]
 ) -> None:
     """Write tensors to a safetensors file, replacing it in one step."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     dense = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     with writing(path) as temporary:
-        save_file(dense, temporary, dict(metadata))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FileError(f"{path}: cannot be read: {error}") from error
-    except json.JSONDecodeError as error:
-        raise FileError(f"{path}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{path}: holds a {type(found).__name__}, expected a JSON object")
-    return cast("dict[str, Any]", found)
+        try:
+            save_file(dense, temporary, dict(metadata))
+        except SafetensorError as error:  # also for a disk that is full
+            raise FileError(f"{path}: cannot be written: {error}") from error
 
 
 def _open(path: Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
+    if not is_file(path):
         raise FileError(f"{path}: no such file")
     try:
         return safe_open(path, framework="pt")

@@ -1,0 +1,101 @@
+"""What commands read and write: standard input, text files, and messages fit for a terminal."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import unicodedata
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from limelight.errors import FileError
+
+
+def one_line(message: str) -> str:
+    r"""A message in which nothing can move the cursor or hide: file names may hold any character.
+
+    >>> one_line("a\x1b[2Jb\nc")
+    'a\\x1b[2Jb\\nc'
+    """
+    return "".join(
+        character.encode("unicode_escape").decode()
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+        else character
+        for character in message
+    )
+
+
+def read_stdin() -> str:
+    """The UTF-8 text of standard input.
+
+    Raises:
+        FileError: where it is closed, or not UTF-8.
+    """
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise FileError("standard input is closed, expected text")
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except OSError as error:
+        raise FileError(f"standard input cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"standard input is not UTF-8 text: {error}") from error
+
+
+def read_input(file: Path) -> str:
+    """The UTF-8 text of a file, or of standard input for "-"; a pipe is read to its end."""
+    if str(file) == "-":
+        return read_stdin()
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"{file}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise FileError(f"{file}: not UTF-8 text: {error}") from error
+
+
+@contextmanager
+def ended_by(name: str) -> Generator[None]:
+    """A signal ends the block as an exception does, so that half-written files are removed.
+
+    What standard output still holds is written too, and an output that cannot take it is an error
+    here rather than a complaint of the interpreter at its end.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(getattr(signal, name), end)
+    try:
+        try:
+            yield
+        except OSError as error:
+            # Files are written by `writing`, which names them: this comes from a print.
+            if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise _unwritten(error) from error
+            raise
+        finally:
+            _flush()
+    finally:
+        signal.signal(getattr(signal, name), before)
+
+
+def _flush() -> None:
+    output = sys.stdout
+    if output is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return
+    try:
+        output.flush()
+    except OSError as error:
+        # The interpreter would try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+        if isinstance(error, BrokenPipeError):  # whoever read it has seen enough
+            raise SystemExit(1) from None
+        raise _unwritten(error) from error
+
+
+def _unwritten(error: OSError) -> FileError:
+    return FileError(f"standard output cannot be written: {error.strerror}")

@@ -1,0 +1,89 @@
+"""Standard input and output that are closed, full or not text; messages that hold control codes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limelight as ll
+from limelight.cli.streams import one_line
+from limelight.models.tokens import Tokens
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("decoder")
+    model = ll.Decoder(ll.Config.gpt2(vocabulary=27, width=16, layers=1, heads=2, context=64))
+    model.tokens = Tokens.characters("abcdefghijklmnopqrstuvwxyz")
+    ll.save(model, folder)
+    return folder
+
+
+def limelight(*arguments: str | bytes | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command: list[Any] = [sys.executable, "-m", "limelight", *arguments]
+    settings = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, **options}
+    return subprocess.run(command, check=False, timeout=120, **settings)
+
+
+def assert_refused(done: subprocess.CompletedProcess[bytes], words: str) -> None:
+    said = done.stderr.decode()
+    assert done.returncode == 2, said
+    assert words in said
+    assert said.startswith("limelight: ")
+    assert said.count("\n") == 1, said
+
+
+def test_text_that_is_not_utf_8(decoder: Path, tmp_path: Path) -> None:
+    assert_refused(limelight("generate", decoder, b"ab\xffc"), "a text must be Unicode")
+    done = limelight("embed", "-", "-o", tmp_path / "x.npy", input=b"ab\xff\n")
+    assert_refused(done, "standard input is not UTF-8 text")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_closed_standard_input(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m limelight embed - -o {tmp_path / 'x.npy'} <&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert_refused(done, "standard input is closed, expected text")
+
+
+def test_a_full_disk_behind_standard_output(decoder: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        for more in ((), ("--json",)):
+            done = limelight("generate", decoder, "abc", *more, stdout=full)
+            assert_refused(done, "standard output cannot be written: No space left on device")
+
+
+def test_names_that_are_too_long_or_move_the_cursor() -> None:
+    assert_refused(limelight("generate", "x" * 300, "abc"), "no such file or folder")
+    assert_refused(limelight("train", "x" * 300), "cannot be read: File name too long")
+    done = limelight("generate", "a\x1b[2J\nb", "abc")
+    assert_refused(done, "a\\x1b[2J\\nb: no such file or folder")
+    assert one_line("a\u202eb") == "a\\u202eb"
+
+
+def test_a_terminated_command_leaves_no_half_written_file(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "import limelight.cli.app as commands\n"
+        "from limelight.files import writing\n"
+        "def write():\n"
+        "    with writing('curve.png'):\n"
+        "        print('begun', flush=True); time.sleep(60)\n"
+        "commands.app.command('write')(write)\n"
+        "sys.argv = ['limelight', 'write']\n"
+        "from limelight.cli import main; main()\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())

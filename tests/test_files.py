@@ -1,0 +1,89 @@
+"""Files that are larger, deeper or longer than any that was meant, and files that never end."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limelight import files
+from limelight.errors import FileError
+from limelight.files import check_writable, read_json, read_toml, writing
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def text(content: str) -> Callable[[Path], Any]:
+    return lambda path: path.write_text(content)
+
+
+@pytest.mark.parametrize(
+    ("read", "make", "words"),
+    [
+        (read_json, pipe, "a pipe, expected a regular file"),
+        (read_toml, pipe, "a pipe, expected a regular file"),
+        (read_json, lambda path: path.symlink_to("/dev/zero"), "a device, expected a regular"),
+        (read_json, Path.mkdir, "a folder, expected a regular file"),
+        (read_json, text("[" * 200_000), "nested too deeply"),
+        (read_json, text('{"a":' * 100 + "1" + "}" * 100), "nested more than 64 deep"),
+        (read_json, text('{"size": ' + "9" * 6000 + "}"), "not JSON: Exceeds the limit"),
+        (read_json, text("[]"), "holds a list, expected a JSON object"),
+        (read_json, lambda path: path.write_bytes(b"\xff"), "not UTF-8 text"),
+        (read_toml, text(".".join("a" * 50_000) + " = 1"), "a key has more than 64 parts"),
+        (read_toml, text("[" + ".".join("a" * 50_000) + "]"), "a key has more than 64 parts"),
+        (read_toml, text("a = " + "[" * 50_000), "nested too deeply"),
+        (read_toml, text("a = " + "9" * 6000), "not TOML: Exceeds the limit"),
+        (read_toml, text("#" * (2 << 20)), "holds 2097152 bytes, expected at most 1048576"),
+    ],
+)
+def test_a_file_that_was_never_meant_is_refused(
+    tmp_path: Path, read: Callable[[Path], Any], make: Callable[[Path], Any], words: str
+) -> None:
+    make(tmp_path / "file")
+    with pytest.raises(FileError, match=words):
+        read(tmp_path / "file")
+
+
+def test_the_mode_is_that_of_any_file_and_the_umask_is_left_alone(tmp_path: Path) -> None:
+    """Another thread that makes files while one is written keeps its umask."""
+    before = os.umask(0o027)
+    done = threading.Event()
+    modes: set[int] = set()
+
+    def others() -> None:
+        while not done.is_set():
+            (tmp_path / "other").unlink(missing_ok=True)
+            (tmp_path / "other").write_text("")
+            modes.add(stat.S_IMODE((tmp_path / "other").stat().st_mode))
+
+    thread = threading.Thread(target=others)
+    thread.start()
+    try:
+        for _ in range(300):
+            with writing(tmp_path / "file.txt") as temporary:
+                temporary.write_text("")
+    finally:
+        done.set()
+        thread.join()
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file.txt").stat().st_mode) == 0o640
+    assert modes == {0o640}
+
+
+def test_the_longest_names(tmp_path: Path) -> None:
+    longest = tmp_path / ("x" * 251 + ".txt")
+    check_writable(longest)
+    with writing(longest) as temporary:
+        temporary.write_text("whole")
+    assert longest.read_text() == "whole"
+    with pytest.raises(FileError, match="cannot be written: File name too long"):
+        check_writable(tmp_path / ("x" * 300))
+    assert not files.is_file(tmp_path / ("x" * 300))
+    assert not files.is_folder(tmp_path / ("x" * 300))
