@@ -11,10 +11,13 @@ QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py
 	tests/seeing/test_recording.py tests/views/test_terminal.py tests/test_public_api.py tests/test_architecture.py
 TEXT := The animal didn't cross the street because it was too tired.
 
-.PHONY: show test quick soak check setup bench format build dist sanitize clean
+.PHONY: show explore test quick soak check setup bench format build dist sanitize clean
 
 show: .venv/built
 	$(BIN)/limelight show "$(TEXT)"
+
+explore: .venv/explorer .venv/built
+	$(BIN)/limelight explore
 
 test: .venv/dev .venv/built .venv/browser
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
@@ -64,6 +67,10 @@ sanitize: .venv/dev
 # What is not running comes after the build, on top of what it left: nothing is compiled again.
 .venv/dev: pyproject.toml constraints.txt | .venv/built
 	$(INSTALL) '.[dev]'
+	touch $@
+
+.venv/explorer: pyproject.toml constraints.txt | .venv/built
+	$(INSTALL) '.[explorer]'
 	touch $@
 
 .venv/bench: pyproject.toml constraints.txt | .venv/built

@@ -17,6 +17,7 @@ from limelight.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from limelight.errors import LimelightError as LimelightError
+    from limelight.explorer.explore import explore as explore
     from limelight.insight.cause import cause as cause
     from limelight.insight.cutting import cutting as cutting
     from limelight.insight.exercise import exercise as exercise
@@ -112,6 +113,7 @@ _HOME = {
     "watch": "seeing.watching.watch",
     "exercise": "insight.exercise",
     "worked": "insight.worked.reading",
+    "explore": "explorer.explore",
     "LimelightError": "errors",
 }
 """Where each public name lives."""

@@ -13,6 +13,7 @@ import typer
 from limelight.cli.cause import cause
 from limelight.cli.embed import embed
 from limelight.cli.exercise import exercise
+from limelight.cli.explore import explore
 from limelight.cli.generate import generate
 from limelight.cli.show import show
 from limelight.cli.train import train
@@ -29,6 +30,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(show)
+app.command()(explore)
 app.command()(worked)
 app.command()(cause)
 app.command()(exercise)

@@ -1,0 +1,35 @@
+"""`limelight explore`: the page on which attention is looked at, from a server on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def explore(
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A model to offer: minilm, smollm2, or the path of one; may be given repeatedly.",
+            show_default="minilm and smollm2, where installed",
+        ),
+    ] = None,
+    more: Annotated[
+        list[str] | None, typer.Argument(help="Further models.", show_default=False)
+    ] = None,
+    port: Annotated[int, typer.Option(help="0 takes any that is free.")] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Another address needs the token in the printed URL.")
+    ] = "127.0.0.1",
+    no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
+) -> None:
+    """Look at attention in the browser: type a text and see what every head attends to."""
+    from limelight.explorer.explore import installed_models
+    from limelight.explorer.library import Library
+    from limelight.explorer.server import serve
+
+    names = [*(model or ()), *(more or ())] or installed_models()
+    served = serve(Library(names), host=host, port=port)
+    print(f"Explore attention at {served.url}\nCtrl-C ends it.", flush=True)
+    served.run(open_browser=not no_open)

@@ -1,0 +1,1 @@
+"""The explorer: a local server and the page on which attention is looked at."""

@@ -1,0 +1,148 @@
+"""The server's application: what is asked by which address, and how errors are told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from limelight.errors import LimelightError, UnavailableError
+from limelight.explorer import asks
+from limelight.explorer.desk import Desk
+from limelight.explorer.files import served
+from limelight.explorer.frames import MEDIA
+from limelight.explorer.library import Library, TooLongError
+from limelight.explorer.routes import add_routes
+from limelight.explorer.security import Doors
+from limelight.explorer.start import start
+from limelight.explorer.work import BusyError, GoneError, LateError, Worker
+from limelight.version import __version__
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": why,
+        "content": {
+            "application/json": {
+                "schema": {"type": "object", "properties": {"error": {"type": "string"}}}
+            }
+        },
+    }
+    for status, why in {
+        400: "The body is not JSON.",
+        413: "The text is too long.",
+        422: "The request asks for something that is not there.",
+        429: "Too many requests are waiting.",
+        500: "Something went wrong here.",
+        503: "The work took too long, or a package is missing.",
+    }.items()
+}
+_FRAME: dict[int | str, dict[str, Any]] = {
+    **_ERRORS,
+    200: {
+        "description": "A frame: see `frames`.",
+        "content": {MEDIA: {"schema": {"type": "string", "format": "binary"}}},
+    },
+}
+_EVENTS: dict[int | str, dict[str, Any]] = {
+    **_ERRORS,
+    200: {
+        "description": "Server-sent events.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    },
+}
+
+
+def create_app(library: Library, *, token: str | None = None, framed: bool = False) -> ASGIApp:
+    """The application over a library of models.
+
+    Args:
+        library: the models and recordings.
+        token: what a browser must show before anything is answered; None on this machine only.
+        framed: whether a notebook on this machine may show the page in a frame.
+    """
+    worker = Worker()
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncGenerator[None]:
+        yield
+        worker.close()
+
+    app = FastAPI(
+        title="Limelight explorer",
+        version=__version__,
+        lifespan=life,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+    )
+    files = served()
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return files["index.html"].response()
+
+    @app.get("/assets/{path:path}", include_in_schema=False)
+    async def asset(path: str) -> Response:
+        # Looked up among what was read at start: no path from a request is ever opened.
+        if path not in files:
+            raise HTTPException(404, "there is no such file")
+        return files[path].response()
+
+    @app.get("/api/start")
+    async def first() -> dict[str, Any]:
+        """The models, the examples, the limits and the colours."""
+        return start(library)
+
+    add_routes(app, Desk(library, worker), _ERRORS, _FRAME, _EVENTS)
+    _tell_errors(app)
+    return Doors(app, token=token, framed=framed)
+
+
+def _tell_errors(app: FastAPI) -> None:
+    def say(status: int, message: str) -> JSONResponse:
+        return JSONResponse({"error": message}, status)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        problems = error.errors()
+        if any(problem["type"] == "json_invalid" for problem in problems):
+            return say(400, "the body is not JSON")
+        if any(problem["type"] == "string_too_long" for problem in problems):
+            return say(413, f"the text is longer than {asks.MOST_LETTERS:,} characters")
+        return say(422, "; ".join(map(_problem, problems[:4])))
+
+    @app.exception_handler(LimelightError)
+    async def known(_: Request, error: Exception) -> JSONResponse:
+        kinds: dict[type[Exception], int] = {
+            TooLongError: 413, BusyError: 429, LateError: 503, UnavailableError: 503
+        }  # fmt: skip
+        return say(kinds.get(type(error), 422), str(error))
+
+    @app.exception_handler(GoneError)
+    async def left(_: Request, __: Exception) -> Response:
+        return Response(status_code=499)
+
+    @app.exception_handler(HTTPException)
+    async def plain(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        # FastAPI says 400 of a body in which it finds no letters at all.
+        message = "the body is not JSON" if error.status_code == 400 else str(error.detail)
+        return JSONResponse({"error": message}, error.status_code, error.headers)
+
+    @app.exception_handler(Exception)
+    async def crashed(_: Request, __: Exception) -> JSONResponse:
+        return say(500, "something went wrong here: the server's log says what")
+
+
+def _problem(problem: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in problem["loc"] if part != "body")
+    return f"{where}: {problem['msg']}" if where else str(problem["msg"])

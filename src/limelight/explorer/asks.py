@@ -1,0 +1,110 @@
+"""What the page may ask for, checked before any work begins."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_LETTERS = 200_000
+"""Of a text: far more than the 8,192 tokens that are looked at."""
+MOST_TOKENS = 8192
+
+Text = Annotated[str, Field(min_length=1, max_length=MOST_LETTERS, pattern=r"\S")]
+Name = Annotated[str, Field(min_length=1, max_length=400)]
+Place = Annotated[int, Field(ge=0, lt=1 << 20)]
+
+
+class Ask(BaseModel):
+    """A text and the model that reads it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Name
+    text: Text
+
+
+class AskHead(Ask):
+    """One head of it, by its numbers in the model."""
+
+    layer: Place
+    head: Place
+
+
+class AskLink(Ask):
+    """A query and a key, by their tokens; for all heads."""
+
+    query: Place
+    key: Place
+
+
+class AskTile(AskHead):
+    """Rows `top` on and columns `left` on, `size` cells each, a cell standing for `run` tokens."""
+
+    top: Place
+    left: Place
+    size: Annotated[int, Field(ge=1, le=256)] = 128
+    run: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class AskLooks(AskHead):
+    """Some tokens of a long text."""
+
+    tokens: Annotated[list[Place], Field(min_length=1, max_length=256)]
+
+
+class AskPython(AskHead):
+    """The lines of Python for what is shown."""
+
+    token: Place | None = None
+    valued: bool = False
+
+
+Row = Annotated[list[Annotated[float, Field(ge=-1e6, le=1e6)]], Field(max_length=16)]
+Rows = Annotated[list[Row], Field(max_length=16)]
+
+
+class AskWorked(BaseModel):
+    """Tables of the worked example that were edited."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    x: Rows | None = None
+    w_query: Rows | None = None
+    w_key: Rows | None = None
+    w_value: Rows | None = None
+
+
+class AskContinuation(Ask):
+    """How to go on after a text."""
+
+    after: Annotated[list[Place], Field(max_length=512)] = []
+    """tokens that follow the text before anything is drawn"""
+    most: Annotated[int, Field(ge=1, le=256)] = 24
+    temperature: Annotated[float, Field(ge=0.0, le=4.0, strict=False)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+
+
+class AskEffects(AskHead):
+    """What cutting each link of a token causes, in one head or in all."""
+
+    query: Place
+    everywhere: bool = False
+
+
+class AskedLink(BaseModel):
+    """One link to cut."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    layer: Place
+    head: Place
+    query: Place
+    key: Place
+
+
+class AskCut(Ask):
+    """Links to cut together; without a layer and head in all of them."""
+
+    links: Annotated[list[AskedLink], Field(min_length=1, max_length=64)]
+    everywhere: bool = False

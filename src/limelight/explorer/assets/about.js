@@ -1,0 +1,37 @@
+// The panels: their names, and in two sentences what each is.
+
+/**
+ * @typedef {object} About
+ * @property {string} title
+ * @property {string} about
+ * @property {boolean} bar whether layer and head are chosen here
+ * @property {() => Promise<{ create: (app: import("./main.js").App) => import("./main.js").Panel }>} load
+ */
+
+/** @type {Record<string, About>} */
+export const PANELS = {
+  attention: {
+    title: "Attention", bar: true, load: () => import("./attention.js"),
+    about: "Each token spreads a weight of one over the tokens it looks at; here are those weights, for any head of the model. Point at a token to see its row, click to hold it, and click others to add theirs.",
+  },
+  compare: {
+    title: "Compare", bar: true, load: () => import("./compare.js"),
+    about: "The same token in two texts, two heads or two models, and what changes between them. Where only one word differs, whatever changed elsewhere is what that word did.",
+  },
+  steps: {
+    title: "Step by step", bar: true, load: () => import("./steps.js"),
+    about: "Everything one head computes, from what comes in to what it gives on, with the real numbers. Point at a cell to see the row and the column it came from; change the temperature or the mask and everything after follows.",
+  },
+  cause: {
+    title: "Cause", bar: true, load: () => import("./cause.js"),
+    about: "A weight says where a token looks, not what that does; here each link is cut and the model run again. Beside each weight stands what changed: the token's final vector, or what a decoder says comes next.",
+  },
+  long: {
+    title: "Long text", bar: true, load: () => import("./long.js"),
+    about: "A document as a map: each point is how much one token looks at another. From afar a cell shows the greatest weight in it; from near every weight is exact.",
+  },
+  generation: {
+    title: "Generation", bar: false, load: () => import("./generation.js"),
+    about: "A decoder writes on, one token at a time, drawn from the probabilities shown. Each new token is the model's answer to what it attended to: pick another and see the text take another way.",
+  },
+};

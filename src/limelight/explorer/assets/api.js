@@ -1,0 +1,107 @@
+// Asking the server: frames of numbers, JSON, and events of long work.
+
+/** What went wrong, in words that a person can read. */
+export class AskError extends Error {
+  /** @param {number} status @param {string} message */
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** @param {string} path @param {object | null} body @param {AbortSignal} [signal] */
+async function send(path, body, signal) {
+  let response;
+  try {
+    response = await fetch(path, {
+      method: body === null ? "GET" : "POST",
+      headers: body === null ? {} : { "content-type": "application/json" },
+      body: body === null ? null : JSON.stringify(body),
+      signal,
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new AskError(0, "The server does not answer: is `limelight explore` still running?");
+  }
+  if (response.ok) return response;
+  const told = await response.json().catch(() => ({}));
+  throw new AskError(response.status, told.error ?? `The server answered ${response.status}.`);
+}
+
+/** @param {string} path @param {object | null} [body] @param {AbortSignal} [signal] */
+export async function askJson(path, body = null, signal = undefined) {
+  return (await send(path, body, signal)).json();
+}
+
+/** @param {string} path @param {object} body @param {AbortSignal} [signal] */
+export async function askBlob(path, body, signal = undefined) {
+  return (await send(path, body, signal)).blob();
+}
+
+/**
+ * A head and its arrays: see `frames.py`.
+ * @typedef {{ shape: number[], values: Float32Array | Int32Array | Uint8Array }} NumberArray
+ * @typedef {{ head: any, arrays: Record<string, NumberArray> }} Frame
+ */
+
+/**
+ * @param {string} path
+ * @param {object} body
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<Frame>}
+ */
+export async function askFrame(path, body, signal = undefined) {
+  return unframed(await (await send(path, body, signal)).arrayBuffer());
+}
+
+/** @param {ArrayBuffer} data @returns {Frame} */
+export function unframed(data) {
+  const size = new DataView(data).getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size)));
+  /** @type {Record<string, NumberArray>} */
+  const arrays = {};
+  for (const { name, dtype, shape, start } of head.arrays) {
+    const count = shape.reduce((/** @type {number} */ product, /** @type {number} */ extent) => product * extent, 1);
+    arrays[name] = { shape, values: typed(dtype, data, 4 + size + start, count) };
+  }
+  return { head, arrays };
+}
+
+/** @param {string} dtype @param {ArrayBuffer} data @param {number} start @param {number} count */
+function typed(dtype, data, start, count) {
+  if (dtype === "float32") return new Float32Array(data, start, count);
+  if (dtype === "int32") return new Int32Array(data, start, count);
+  if (dtype === "uint8") return new Uint8Array(data, start, count);
+  return Float32Array.from(new Uint16Array(data, start, count), half);
+}
+
+/** A number of 16 bits. @param {number} code */
+function half(code) {
+  const sign = code & 0x8000 ? -1 : 1;
+  const [exponent, fraction] = [(code >> 10) & 31, code & 1023];
+  if (exponent === 31) return fraction ? Number.NaN : sign * Number.POSITIVE_INFINITY;
+  return exponent ? sign * 2 ** (exponent - 15) * (1 + fraction / 1024) : sign * 2 ** -14 * (fraction / 1024);
+}
+
+/**
+ * The events of long work, one after another; aborting the signal ends the work.
+ * @param {string} path
+ * @param {object} body
+ * @param {AbortSignal} signal
+ */
+export async function* askEvents(path, body, signal) {
+  const response = await send(path, body, signal);
+  const reader = /** @type {any} */ (response.body).pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = /** @type {string} */ (parts.pop());
+    for (const part of parts) {
+      const event = JSON.parse(part.replace(/^data: /, ""));
+      if (event.error) throw new AskError(200, event.error);
+      yield event;
+    }
+  }
+}

@@ -1,0 +1,42 @@
+// A card: what it shows, how to save it, how to enlarge it.
+
+import { html } from "../../views/page/assets/dom.js";
+import { savePng, saveSvg } from "../../views/page/assets/exports.js";
+
+/**
+ * @param {import("./main.js").App} app
+ * @param {string} title
+ * @param {string} hint
+ * @param {{ element: HTMLElement, picture?: SVGElement, tools?: HTMLElement }} panel
+ * @param {string} name
+ */
+export function card(app, title, hint, panel, name) {
+  const tools = html("div", { class: "savers" });
+  if (panel.picture) {
+    const save = (/** @type {string} */ label, /** @type {any} */ how) => html("button", {
+      type: "button", class: "quiet", title: `Save this picture as ${label}`, "aria-label": `Save ${title.toLowerCase()} as ${label}`,
+      click: () => {
+        const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
+        const state = app.store.get();
+        const [layer, head] = [spec.layers[state.layer], spec.heads[state.head]];
+        how(panel.picture, app.palette(), `${spec.model} · ${title} · layer ${layer}, head ${head}`, `${name}-layer${layer}-head${head}`);
+      },
+    }, label);
+    tools.append(save("SVG", saveSvg), save("PNG", savePng));
+  }
+  const section = html("section", { class: `card ${name}`, "aria-label": title });
+  const enlarge = html("button", {
+    type: "button", class: "quiet", title: "Enlarge this card (Escape makes it small again)", "aria-label": `Enlarge ${title.toLowerCase()}`, "aria-pressed": "false",
+    click: () => large(!section.classList.contains("large")),
+  }, "⤢");
+  function large(/** @type {boolean} */ on) {
+    section.classList.toggle("large", on);
+    enlarge.setAttribute("aria-pressed", String(on));
+  }
+  section.addEventListener("keydown", (event) => {
+    if (/** @type {KeyboardEvent} */ (event).key === "Escape" && section.classList.contains("large")) { event.stopPropagation(); large(false); }
+  });
+  tools.append(enlarge);
+  section.append(html("div", { class: "card-head" }, html("h3", {}, title), html("p", {}, hint), tools), panel.element);
+  return section;
+}

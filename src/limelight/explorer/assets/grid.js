@@ -1,0 +1,215 @@
+// All heads, a small picture each: sorted, searched, one chosen or several laid over one another.
+
+import { html, number, shorten } from "../../views/page/assets/dom.js";
+import { height, rgb } from "../../views/page/assets/scale.js";
+import { headColour } from "./overlay.js";
+
+/** @typedef {import("./text.js").ReadText} ReadText */
+
+const PATTERN_NAMES = { previous: "previous token", self: "itself", next: "next token", first: "first token (sink)", same: "same word before", "after same": "after the same word (induction)" };
+
+/** @param {import("./main.js").App} app */
+export function createGrid(app) {
+  const { store } = app;
+  const cells = html("div", { class: "cells", role: "group", "aria-label": "All heads" });
+  const caption = html("p", { class: "caption", "aria-live": "polite" });
+  const sort = /** @type {HTMLSelectElement} */ (html("select", { "aria-label": "Sort heads", change: () => arrange() }));
+  const search = /** @type {HTMLInputElement} */ (html("input", {
+    type: "search", class: "find", placeholder: "it → animal", "aria-label": "Which heads have a link? Write two tokens, such as it → animal",
+    input: () => { clearTimeout(later); later = setTimeout(find, 120); },
+  }));
+  const blend = html("button", {
+    type: "button", class: "chip", title: "Several heads: a colour each, or their mean",
+    click: () => store.set({ blend: store.get().blend === "mean" ? "colours" : "mean" }),
+  });
+  const alone = html("button", { type: "button", class: "chip", click: () => store.set({ others: [] }) }, "One head");
+  const tools = html("div", { class: "grid-tools" },
+    html("label", {}, html("span", { class: "hint" }, "Sort "), sort), html("label", {}, html("span", { class: "hint" }, "Find "), search), blend, alone);
+  let later = 0;
+  /** @type {{ button: HTMLButtonElement, canvas: HTMLCanvasElement, note: HTMLElement, layer: number, head: number, place: number }[]} */
+  let thumbs = [];
+  /** @type {ReadText | null} */
+  let text = null;
+  /** @type {Float32Array | null} the weight of the link that is looked for, in each head */
+  let found = null;
+  let painted = "";
+
+  function build() {
+    text = /** @type {ReadText} */ (app.text);
+    const { spec } = text;
+    const kept = sort.value;
+    const roles = Array.from(spec.patterns, (name) => html("option", { value: name }, `looks at ${PATTERN_NAMES[name] ?? name}`));
+    sort.replaceChildren(html("option", { value: "layer" }, "by layer"), ...roles, html("option", { value: "entropy" }, "sharpest first"));
+    sort.value = kept && [...sort.options].some((option) => option.value === kept) ? kept : "layer";
+    const heads = spec.heads.length;
+    thumbs = spec.layers.flatMap((_, layer) => spec.heads.map((__, head) => {
+      const canvas = /** @type {HTMLCanvasElement} */ (html("canvas", { width: 1, height: 1 }));
+      const note = html("span", { class: "note" });
+      const place = layer * heads + head;
+      const button = /** @type {HTMLButtonElement} */ (html("button", {
+        type: "button", class: "cell", tabindex: -1,
+        click: (/** @type {MouseEvent} */ event) => choose(layer, head, event.shiftKey || event.ctrlKey || event.metaKey),
+        pointerenter: () => explain(place), focus: () => explain(place), pointerleave: () => explain(null),
+        keydown: (/** @type {KeyboardEvent} */ event) => move(event, place),
+      }, canvas, note));
+      return { button, canvas, note, layer, head, place };
+    }));
+    painted = "";
+    arrange();
+    if (search.value.trim()) find();
+  }
+
+  /** @param {number} layer @param {number} head @param {boolean} more */
+  function choose(layer, head, more) {
+    const state = store.get();
+    const same = (/** @type {[number, number]} */ [l, h]) => l === layer && h === head;
+    if (!more) store.set({ layer, head, others: [] });
+    else if (state.layer === layer && state.head === head) return;
+    else if (state.others.some(same)) store.set({ others: state.others.filter((place) => !same(place)) });
+    else store.set({ others: [...state.others.slice(-6), [layer, head]] });
+  }
+
+  /** @param {KeyboardEvent} event @param {number} place */
+  function move(event, place) {
+    const order = [...cells.children];
+    const here = order.indexOf(thumbs[place].button);
+    const columns = getComputedStyle(cells).gridTemplateColumns.split(" ").length;
+    const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    /** @type {HTMLElement} */ (order[Math.min(Math.max(here + by, 0), order.length - 1)]).focus();
+  }
+
+  function values() {
+    if (found) return found;
+    const read = /** @type {ReadText} */ (text);
+    const pattern = read.spec.patterns.indexOf(sort.value);
+    if (pattern >= 0) return Float32Array.from(thumbs, ({ place }) => read.pattern(place, pattern));
+    if (sort.value === "entropy") return Float32Array.from(thumbs, ({ place }) => -read.arrays.entropy.values[place]);
+    return null;
+  }
+
+  function arrange() {
+    if (!text) return;
+    const by = values();
+    const order = by ? [...thumbs].sort((a, b) => by[b.place] - by[a.place] || a.place - b.place) : thumbs;
+    cells.classList.toggle("ranked", by !== null);
+    cells.style.setProperty("--heads", String(text.spec.heads.length));
+    for (const thumb of thumbs) {
+      const { layer, head, place, note, button } = thumb;
+      const name = `${/** @type {ReadText} */ (text).spec.layers[layer]}.${/** @type {ReadText} */ (text).spec.heads[head]}`;
+      const shown = by ? number(Math.abs(by[place]), sort.value === "entropy" && !found ? 2 : 3) : "";
+      note.textContent = by ? `${name}  ${shown}` : name;
+      button.setAttribute("aria-label", `Layer ${name.replace(".", ", head ")}${by ? `: ${shown}` : ""}`);
+      button.classList.toggle("faint", found !== null && found[place] < 0.1);
+    }
+    cells.replaceChildren(...order.map(({ button }) => button));
+    mark(store.get());
+  }
+
+  /** "it → animal": the tokens or words so called, and the weight of that link in every head. */
+  function find() {
+    const read = /** @type {ReadText} */ (text);
+    const [asks, answers] = search.value.split(/\s*(?:→|->|>|\s)\s*/).filter(Boolean);
+    found = null;
+    search.removeAttribute("aria-invalid");
+    if (asks && answers) {
+      const query = tokens(read.spec.queries, asks);
+      const key = tokens(read.spec.keys, answers);
+      if (query.length && key.length && read.arrays.weights) {
+        found = Float32Array.from(thumbs, ({ place }) => {
+          const matrix = read.slice(place);
+          return query.reduce((total, i) => total + key.reduce((sum, j) => sum + matrix.at(i, j), 0), 0) / query.length;
+        });
+      } else search.setAttribute("aria-invalid", "true");
+    }
+    arrange();
+    if (found) {
+      const best = found.indexOf(Math.max(...found));
+      explain(best, `“${asks} → ${answers}” is strongest in `);
+    }
+  }
+
+  function paint() {
+    const read = /** @type {ReadText} */ (text);
+    const state = store.get();
+    const palette = app.palette();
+    const hidden = new Set(state.background || read.arrays.thumbs ? [] : read.spec.keys.background);
+    for (const { canvas, place } of thumbs) {
+      const matrix = read.thumb(place);
+      const [rows, columns] = [Math.min(matrix.rows, 48), Math.min(matrix.columns, 48)];
+      const pooled = new Float32Array(rows * columns);
+      for (let i = 0; i < matrix.rows; i += 1) {
+        const start = Math.floor((i * rows) / matrix.rows) * columns;
+        for (let j = 0; j < matrix.columns; j += 1) {
+          const at = start + Math.floor((j * columns) / matrix.columns);
+          const weight = hidden.has(j) ? 0 : matrix.at(i, j);
+          if (weight > pooled[at]) pooled[at] = weight;
+        }
+      }
+      canvas.width = columns;
+      canvas.height = rows;
+      const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+      const image = context.createImageData(columns, rows);
+      pooled.forEach((weight, k) => {
+        const [red, green, blue] = rgb(palette, height(weight, 1, state.log));
+        image.data.set([red, green, blue, 255], 4 * k);
+      });
+      context.putImageData(image, 0, 0);
+    }
+  }
+
+  /** @param {import("./state.js").Chosen} state */
+  function mark(state) {
+    for (const { button, layer, head } of thumbs) {
+      const chosen = layer === state.layer && head === state.head;
+      const other = state.others.findIndex(([l, h]) => l === layer && h === head);
+      button.setAttribute("aria-pressed", String(chosen || other >= 0));
+      button.tabIndex = chosen ? 0 : -1;
+      button.style.setProperty("--mark", other >= 0 ? headColour(other + 1, app.scheme()) : state.others.length && state.blend === "colours" ? headColour(0, app.scheme()) : "var(--ask)");
+    }
+    blend.hidden = alone.hidden = state.others.length === 0;
+    blend.textContent = state.blend === "mean" ? "Mean → colours" : "Colours → mean";
+    explain(null);
+  }
+
+  /** @param {number | null} at @param {string} [before] */
+  function explain(at, before = "") {
+    const read = /** @type {ReadText} */ (text);
+    const state = store.get();
+    const place = at ?? read.place(state.layer, state.head);
+    const { layer, head } = thumbs[place];
+    const parts = [before, html("strong", {}, `${before ? "l" : "L"}ayer ${read.spec.layers[layer]}, head ${read.spec.heads[head]}`)];
+    if (found) parts.push(" ", html("span", { class: "number" }, number(found[place])));
+    const best = read.spec.summary.strongest[place];
+    if (best) {
+      parts.push("  strongest ", html("bdi", { class: "asker" }, shorten(read.spec.queries.labels[best[0]], 20)), " → ",
+        html("bdi", { class: "answer" }, shorten(read.spec.keys.labels[best[1]], 20)), " ", html("span", { class: "number" }, number(best[2])));
+    }
+    const shares = read.spec.patterns.map((name, k) => /** @type {[string, number]} */ ([name, read.pattern(place, k)])).sort((a, b) => b[1] - a[1]);
+    if (shares.length && shares[0][1] > 0.3) parts.push(`  ·  ${number(shares[0][1], 2)} on ${PATTERN_NAMES[shares[0][0]] ?? shares[0][0]}`);
+    parts.push(`  ·  entropy ${number(read.spec.summary.entropy[place], 2)} bits`);
+    caption.replaceChildren(...parts);
+  }
+
+  return {
+    element: html("div", {}, tools, cells, caption),
+    /** @param {import("./state.js").Chosen} state @param {boolean} redraw */
+    update(state, redraw) {
+      if (text !== app.text) build();
+      const key = [state.background, state.log, app.scheme(), state.read].join();
+      if (key !== painted) paint();
+      painted = key;
+      if (redraw) mark(state);
+    },
+  };
+}
+
+/** The tokens of a name: a token, or a word made of several. @param {import("../../views/page/assets/numbers.js").TokenSide} side @param {string} name */
+function tokens(side, name) {
+  const same = (/** @type {string} */ label) => label.toLowerCase() === name.toLowerCase();
+  const direct = side.labels.flatMap((label, k) => (same(label) ? [k] : []));
+  if (direct.length || !side.merged) return direct;
+  const words = side.merged.labels.flatMap((label, k) => (same(label) ? [k] : []));
+  return side.words.flatMap((word, k) => (words.includes(word) ? [k] : []));
+}

@@ -1,0 +1,251 @@
+// The page: a text to type, a bar of choices, and the panels that look at it.
+
+import { createControls, keyboard } from "../../views/page/assets/controls.js";
+import { html } from "../../views/page/assets/dom.js";
+import { createStore } from "../../views/page/assets/store.js";
+import { PANELS } from "./about.js";
+import { AskError, askFrame, askJson } from "./api.js";
+import { createShare } from "./share.js";
+import { opening, understood, written } from "./state.js";
+import { ReadText } from "./text.js";
+import { offerTour } from "./tour.js";
+import { createTyping } from "./typing.js";
+
+/**
+ * What every panel is handed.
+ * @typedef {object} App
+ * @property {{ get: () => import("./state.js").Chosen, set: (change: Partial<import("./state.js").Chosen>) => void, watch: (watcher: (state: import("./state.js").Chosen, before: import("./state.js").Chosen) => void) => void }} store
+ * @property {any} start what the server said at first
+ * @property {ReadText | null} text
+ * @property {() => import("../../views/page/assets/numbers.js").Palette} palette
+ * @property {() => string} scheme
+ * @property {(message: string, kind?: string) => void} say
+ * @property {(error: unknown) => void} fail
+ * @property {(change: Partial<import("./state.js").Chosen>) => void} type reads a text, as if it were typed
+ *
+ * @typedef {object} Panel
+ * @property {HTMLElement} element
+ * @property {(state: import("./state.js").Chosen, before: import("./state.js").Chosen | null) => void} update
+ * @property {() => void} [leave]
+ */
+
+const root = /** @type {HTMLElement} */ (document.getElementById("app"));
+boot().catch((error) => {
+  root.replaceChildren(html("p", { class: "notice bad", role: "alert" }, error.message));
+});
+
+async function boot() {
+  const start = await askJson("/api/start");
+  const store = /** @type {any} */ (createStore(/** @type {any} */ (opening())));
+  const said = html("p", { class: "said", role: "status", "aria-live": "polite" });
+  const notice = html("p", { class: "notice", role: "alert", hidden: true });
+  /** @type {App} */
+  const app = {
+    store, start, text: null, palette, scheme,
+    say: (message, kind = "") => { said.textContent = message; said.dataset.kind = kind; },
+    fail, type,
+  };
+
+  const typing = createTyping(app);
+  const bar = html("div", { class: "bar" });
+  const stage = html("main", { class: "stage", id: "stage" });
+  const tabs = createTabs(app);
+  const share = createShare(app);
+  root.replaceChildren(
+    html("a", { class: "skip", href: "#stage", click: (/** @type {Event} */ event) => { event.preventDefault(); stage.querySelector("button")?.focus(); } }, "Skip to the pictures"),
+    html("header", { class: "top" },
+      html("h1", { class: "brand" }, html("span", { class: "lamp", "aria-hidden": "true" }), "Limelight"),
+      typing.model, html("div", { class: "tools" }, ...share.buttons)),
+    typing.element, notice, said, tabs.element, bar, stage, share.element);
+
+  function palette() { return start.colours[scheme()]; }
+
+  function scheme() {
+    const state = store.get();
+    if (state.scheme !== "auto") return state.scheme;
+    return state.systemDark ? "dark" : "light";
+  }
+
+  /** @param {unknown} error */
+  function fail(error) {
+    if (error instanceof DOMException && error.name === "AbortError") return;
+    notice.hidden = false;
+    notice.textContent = error instanceof AskError ? error.message : `Something went wrong on the page: ${error}`;
+    if (!(error instanceof AskError)) console.error(error);
+  }
+
+  // reading: the newest text wins, an answer that comes late is dropped
+  let running = new AbortController();
+  let turn = 0;
+
+  /** @param {Partial<import("./state.js").Chosen>} change */
+  async function type(change) {
+    const state = { ...store.get(), ...change };
+    turn += 1;
+    const mine = turn;
+    running.abort();
+    running = new AbortController();
+    if (!state.text.trim()) return;
+    root.setAttribute("aria-busy", "true");
+    const began = performance.now();
+    const ask = { model: state.model, text: state.text };
+    try {
+      const frame = await askFrame("/api/look", ask, running.signal);
+      if (mine !== turn) return; // stale: never drawn
+      const text = new ReadText(frame, ask, start.colours);
+      const sameModel = app.text?.spec.model === text.spec.model && app.text?.spec.heads.length === text.spec.heads.length;
+      app.text = text;
+      notice.hidden = true;
+      const { choice } = text.spec;
+      const inside = state.layer < text.spec.layers.length && state.head < text.spec.heads.length;
+      const pinned = typing.pinned && sameModel && inside;
+      /** @type {Partial<import("./state.js").Chosen>} */
+      const place = pinned || (change.layer !== undefined && inside) ? {} : { layer: choice.layer, head: choice.head };
+      const locked = change.locked !== undefined && change.locked !== null && change.locked < text.rows ? {} : { locked: pinned ? null : choice.query, held: [] };
+      const panel = !text.whole && state.panel === "attention" ? { panel: "long" } : {};
+      dressBar();
+      store.set({ ...change, query: null, key: null, ...(sameModel ? {} : { others: [] }), ...place, ...locked, ...panel, read: turn });
+      const took = Math.round(performance.now() - began);
+      app.say(`${text.rows.toLocaleString("en")} tokens · ${text.spec.layers.length} layers × ${text.spec.heads.length} heads · ${took} ms`);
+      root.dataset.ready = String(turn);
+    } catch (error) {
+      if (mine === turn) fail(error);
+    } finally {
+      if (mine === turn) root.removeAttribute("aria-busy");
+    }
+  }
+
+  let keys = (/** @type {KeyboardEvent} */ _) => {};
+  /** @type {{ element: HTMLElement, show: (state: any) => void } | null} */
+  let controls = null;
+  let shape = "";
+
+  /** The bar is made anew where there are other layers, heads or words to choose. */
+  function dressBar() {
+    const { spec } = /** @type {ReadText} */ (app.text);
+    const now = [spec.layers.length, spec.heads.length, Boolean(spec.queries.merged)].join();
+    if (now === shape) return;
+    shape = now;
+    controls = createControls(store, spec);
+    const valued = html("button", {
+      type: "button", class: "toggle", "data-toggle": "valued",
+      title: "Weight times the length of the value it carries, rather than the weight alone (V)",
+      click: () => store.set({ valued: !store.get().valued }),
+    }, "Value-weighted");
+    controls.element.querySelector(".toggles")?.append(valued);
+    const show = controls.show;
+    controls.show = (state) => { show(state); valued.setAttribute("aria-pressed", String(state.valued)); };
+    bar.replaceChildren(controls.element);
+    keys = keyboard(store, spec);
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (target.closest("textarea, input, select, [contenteditable], [role=tablist], dialog")) return;
+    if (event.key === "v" && !event.ctrlKey && !event.metaKey && !event.altKey) store.set({ valued: !store.get().valued });
+    else keys(event);
+  });
+
+  /** @type {Map<string, Panel>} */
+  const panels = new Map();
+  /** @type {Panel | null} */
+  let open = null;
+
+  async function show() {
+    const { panel } = store.get();
+    if (!panels.has(panel)) {
+      const module = await PANELS[panel].load();
+      if (!panels.has(panel)) panels.set(panel, module.create(app));
+    }
+    if (store.get().panel !== panel) return;
+    const next = /** @type {Panel} */ (panels.get(panel));
+    if (open !== next) {
+      open?.leave?.();
+      open = next;
+      stage.replaceChildren(next.element);
+      stage.setAttribute("aria-labelledby", `tab-${panel}`);
+      bar.hidden = !PANELS[panel].bar;
+    }
+    next.update(store.get(), null);
+    root.dataset.panel = panel;
+  }
+
+  store.watch((/** @type {import("./state.js").Chosen} */ state, /** @type {import("./state.js").Chosen} */ before) => {
+    if (state.scheme !== before.scheme || state.systemDark !== before.systemDark) dress();
+    if (state.layer !== before.layer || state.head !== before.head) typing.pin();
+    controls?.show(state);
+    tabs.show(state);
+    if (state.panel !== before.panel || open === null) show().catch(fail);
+    else open.update(state, before);
+    remember(state);
+  });
+
+  let later = 0;
+  function remember(/** @type {import("./state.js").Chosen} */ state) {
+    clearTimeout(later);
+    later = setTimeout(() => history.replaceState(null, "", written(state)), 200);
+  }
+
+  function dress() {
+    const colours = palette();
+    root.dataset.scheme = scheme();
+    document.documentElement.style.background = colours.paper;
+    for (const name of ["paper", "raised", "ink", "muted", "line", "ask", "answer"]) root.style.setProperty(`--${name}`, colours[name]);
+  }
+
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  dark.addEventListener("change", () => store.set({ systemDark: dark.matches }));
+  store.set({ systemDark: dark.matches });
+  dress();
+
+  const said_ = understood(location.hash);
+  if (said_.model && !start.models.includes(said_.model)) {
+    fail(new AskError(422, `The link asks for the model ${said_.model}, which is not here: shown with ${start.models[0]}.`));
+    delete said_.model;
+  }
+  if (said_.panel && !(said_.panel in PANELS)) delete said_.panel;
+  const first = { model: start.models[0], text: start.examples[0].text, ...(start.recording ?? {}), ...said_ };
+  typing.write(first.text, first.model);
+  tabs.show({ ...store.get(), ...first });
+  await type(first);
+  window.addEventListener("hashchange", () => {
+    const other = understood(location.hash);
+    if (other.text && other.text !== store.get().text) { typing.write(other.text, other.model ?? store.get().model); type(other); }
+  });
+  offerTour(app);
+}
+
+/** @param {App} app */
+function createTabs(app) {
+  const names = Object.keys(PANELS);
+  const about = html("p", { class: "about", hidden: true, id: "about" });
+  const why = html("button", {
+    type: "button", class: "quiet why", "aria-expanded": "false", "aria-controls": "about",
+    click: () => { about.hidden = !about.hidden; why.setAttribute("aria-expanded", String(!about.hidden)); },
+  }, "What is this?");
+  const tabs = names.map((name) => html("button", {
+    type: "button", role: "tab", id: `tab-${name}`, class: "tab", "aria-controls": "stage",
+    click: () => app.store.set({ panel: name }),
+    keydown: (/** @type {KeyboardEvent} */ event) => move(event, name),
+  }, PANELS[name].title));
+
+  /** @param {KeyboardEvent} event @param {string} name */
+  function move(event, name) {
+    const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const next = (names.indexOf(name) + by + names.length) % names.length;
+    app.store.set({ panel: names[next] });
+    tabs[next].focus();
+  }
+
+  /** @param {import("./state.js").Chosen} state */
+  function show(state) {
+    names.forEach((name, k) => {
+      tabs[k].setAttribute("aria-selected", String(name === state.panel));
+      tabs[k].tabIndex = name === state.panel ? 0 : -1;
+    });
+    about.textContent = PANELS[state.panel].about;
+  }
+  return { element: html("nav", { class: "tabs-row", "aria-label": "Panels" }, html("div", { class: "tabs", role: "tablist" }, ...tabs), why, about), show };
+}

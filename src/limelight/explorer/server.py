@@ -1,0 +1,111 @@
+"""Starting the server: the address, the browser, and what may be in the way."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+import threading
+import webbrowser
+from typing import TYPE_CHECKING
+
+from limelight.errors import OptionError, UnavailableError
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from limelight.explorer.library import Library
+
+HOST = "127.0.0.1"
+PORT = 8765
+
+
+class Served:
+    """A server and the address of its page."""
+
+    def __init__(self, server: uvicorn.Server, sock: socket.socket, url: str) -> None:
+        self.url = url
+        self._server, self._socket = server, sock
+        self._thread: threading.Thread | None = None
+
+    def run(self, *, open_browser: bool) -> None:
+        """Serve until interrupted."""
+        if open_browser:
+            timer = threading.Timer(0.3, _open, (self.url,))
+            timer.daemon = True
+            timer.start()
+        self._server.run([self._socket])
+
+    def start(self) -> Served:
+        """Serve from a thread of its own, for a notebook."""
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="limelight-explorer", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End what `start` began."""
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+
+
+def serve(library: Library, *, host: str = HOST, port: int = PORT, framed: bool = False) -> Served:
+    """A server for the library, bound but not yet running.
+
+    Args:
+        library: the models and recordings.
+        host: 127.0.0.1 unless given; any other address is guarded by a token in the URL.
+        port: 0 takes any that is free.
+        framed: whether a notebook may show the page in a frame.
+    """
+    try:
+        import uvicorn
+
+        from limelight.explorer.app import create_app
+    except ImportError as error:
+        raise UnavailableError(
+            f"the explorer needs {error.name}: pip install 'limelight[explorer]'"
+        ) from None
+
+    sock = _bound(host, port)
+    number = sock.getsockname()[1]
+    token = None if host in ("127.0.0.1", "localhost", "::1") else secrets.token_urlsafe(24)
+    app = create_app(library, token=token, framed=framed)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=2,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{number}/" + (f"?token={token}" if token else "")
+    return Served(uvicorn.Server(config), sock, url)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(1024)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            raise OptionError(
+                f"--port {port} is taken: give another, or 0 for any that is free"
+            ) from None
+        raise OptionError(f"cannot listen on {host} port {port}: {error.strerror}") from None
+    except OverflowError:
+        sock.close()
+        raise OptionError(f"--port must be 0 to 65535, found {port}") from None
+    return sock
+
+
+def _open(url: str) -> None:
+    if not webbrowser.open(url):
+        print("No browser could be opened: open the address above in one.", flush=True)

@@ -1,0 +1,55 @@
+"""What the page needs before the first text: names, examples, limits, colours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limelight.colours import DARK, LIGHT
+from limelight.explorer.asks import MOST_LETTERS, MOST_TOKENS
+from limelight.explorer.library import Library
+from limelight.version import __version__
+
+EXAMPLES = [
+    {
+        "name": "too tired / too wide",
+        "text": "The animal didn't cross the street because it was too tired.",
+        "other": "The animal didn't cross the street because it was too wide.",
+        "about": "What does “it” mean? One word at the end decides.",
+    },
+    {
+        "name": "apple phones / apple pie",
+        "text": "I love apple phones",
+        "other": "I love apple pie",
+        "about": "The same word, a company and a fruit.",
+    },
+    {
+        "name": "bank",
+        "text": "She sat on the river bank and watched the water.",
+        "other": "She went to the bank and opened an account.",
+        "about": "Where the word stands tells which bank it is.",
+    },
+    {
+        "name": "agreement over distance",
+        "text": "The keys that the man with the old brown coats lost are on the table.",
+        "other": "The key that the men with the old brown coats lost is on the table.",
+        "about": "“are” agrees with “keys”, nine words before it.",
+    },
+    {
+        "name": "a repeated name",
+        "text": "When Mary and John went to the store, John gave a drink to Mary.",
+        "other": "When Mary and John went to the store, Mary gave a drink to John.",
+        "about": "Heads that find the same name again.",
+    },
+]
+
+
+def start(library: Library) -> dict[str, Any]:
+    """As plain values."""
+    return {
+        "version": __version__,
+        "models": library.names,
+        "recording": library.shown,
+        "examples": EXAMPLES,
+        "limits": {"letters": MOST_LETTERS, "tokens": MOST_TOKENS},
+        "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
+    }

@@ -1,0 +1,80 @@
+"""The step-by-step panel's numbers: every matrix of one head, and a worked example to edit."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limelight.errors import OptionError
+from limelight.explorer.frames import frame
+from limelight.insight.worked.reading import worked
+from limelight.ops.lens.sources import Call
+from limelight.seeing.recording.recording import Recording
+
+MOST_TOKENS = 96
+"""Beyond, a matrix has more cells than can be pointed at."""
+
+_SENT = (
+    "X", "memory", "W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O", "b_O", "Q unturned", "Q",
+    "K unturned", "K", "V", "scores", "scaled", "bias", "position bias", "mask", "masked",
+    "weights", "weighted values", "concatenation", "output",
+)  # fmt: skip
+
+
+def steps_frame(recording: Recording, layer: int, head: int) -> bytes:
+    """Each step of a head as an array by its name; the head says formula and axes of each."""
+    count = max(len(recording.queries), len(recording.tokens))
+    if count > MOST_TOKENS:
+        raise OptionError(
+            f"step by step is for texts of up to {MOST_TOKENS} tokens, this one has {count}"
+        )
+    told = recording.steps(layer, head)
+    source = recording.seen(layer).source
+    scale = source.problem.scale if isinstance(source, Call) else 1.0
+    softcap = source.problem.softcap if isinstance(source, Call) else None
+    chosen = [step for step in told if step.name in _SENT]
+    steps = [{"name": s.name, "formula": s.formula, "axes": s.axes} for s in chosen]
+    about = {
+        "layer": layer, "head": head, "position": recording.head_position(head),
+        "scale": scale, "softcap": softcap, "steps": steps, "missing": told.missing,
+    }  # fmt: skip
+    return frame(about, {step.name: step.value.float() for step in chosen})
+
+
+def worked_example(edited: dict[str, list[list[float]]]) -> dict[str, Any]:
+    """The example of the documents with edited tables, and the audit of what is printed of it."""
+    example = worked("apple-phones")
+    layer = example.layers[0]
+    head = layer.heads[0]
+    own: dict[str, Tensor] = {"x": example.x, "w_query": head.w_query, "w_key": head.w_key,
+                              "w_value": head.w_value}  # fmt: skip
+    for name, rows in edited.items():
+        expected = own[name].shape
+        if [len(row) for row in rows] != [expected[1]] * expected[0]:
+            raise OptionError(f"{name} must have {expected[0]} rows of {expected[1]} numbers")
+        own[name] = torch.tensor(rows, dtype=torch.float64)
+    x, *matrices = own.values()
+    head = dataclasses.replace(head, w_query=matrices[0], w_key=matrices[1], w_value=matrices[2])
+    layer = dataclasses.replace(layer, heads=(head,))
+    example = dataclasses.replace(example, x=x, layers=(layer,))
+    return {
+        "title": example.title,
+        "tokens": list(example.tokens),
+        "tables": {name: table.tolist() for name, table in own.items()},
+        "steps": [
+            {
+                "name": step.name,
+                "formula": step.formula,
+                "columns": list(step.columns),
+                "table": step.table.tolist(),
+            }
+            for step in example.steps()
+        ],
+        "slips": [
+            {"step": s.step, "token": s.token, "column": s.column, "text": str(s)}
+            for s in example.audit().slips
+        ],
+    }

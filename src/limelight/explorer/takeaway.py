@@ -1,0 +1,57 @@
+"""What a person takes along: the page as one file, the numbers as JSON, the lines of Python."""
+
+from __future__ import annotations
+
+from json import dumps
+from typing import Any
+
+from limelight.errors import OptionError
+from limelight.insight.salience import opening
+from limelight.seeing.recording.recording import Recording
+from limelight.views.page.document import file_parts, header
+from limelight.views.page.html import page
+
+MOST_TOKENS = 1024
+"""Of a text that is taken along with all its weights."""
+
+
+def html_file(recording: Recording, layer: int, head: int) -> str:
+    """The self-contained page, as `recording.save("attention.html")` writes it."""
+    choice = opening(recording, layer, head)
+    return "".join(page(header(recording, layer, head), file_parts(recording, choice)))
+
+
+def json_file(recording: Recording, layer: int, head: int) -> str:
+    """Tokens and weights of one head, all digits."""
+    count = max(len(recording.queries), len(recording.tokens))
+    if count > MOST_TOKENS:
+        raise OptionError(f"JSON is for up to {MOST_TOKENS:,} tokens, this text has {count:,}")
+    found: dict[str, Any] = {
+        "model": recording.model,
+        "text": recording.text,
+        "tokens": [token.text for token in recording.tokens],
+        "layer": layer,
+        "head": head,
+        "weights": recording.weights(layer, head).tolist(),
+    }
+    return dumps(found)
+
+
+def python_lines(
+    model: str, text: str, layer: int, head: int, token: int | None, valued: bool
+) -> str:
+    """The lines that make the same picture in Python."""
+    lines = [
+        "import limelight as ll",
+        "from limelight.views import save",
+        "",
+        f"rec = ll.look({text!r}, model={model!r})",
+        f"weights = rec.weights({layer}, {head})  # rows ask, columns answer",
+    ]
+    if valued:
+        lines.append(f"value = rec.steps({layer}, {head})['V'].value")
+        lines.append("weights = weights * value.norm(dim=-1)  # weight times length of the value")
+    if token is not None:
+        lines.append(f"print(rec.top({layer}, {head}, {token}))")
+    lines.append(f"save(rec, 'attention.png', layer={layer}, head={head})")
+    return "\n".join(lines) + "\n"
