@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from limelight.ops.masks.links import without as without
     from limelight.ops.masks.padding import padding as padding
     from limelight.ops.packed import attend_packed as attend_packed
+    from limelight.ops.torch_calls import serving as serving
     from limelight.seeing.look import look as look
     from limelight.seeing.recording.recording import Link as Link
     from limelight.seeing.recording.recording import Recording as Recording
@@ -86,6 +87,7 @@ _HOME = {
     "without": "ops.masks.links",
     "scaled_dot_product_attention": "ops.doors",
     "MultiheadAttention": "ops.doors",
+    "serving": "ops.torch_calls",
     "Attention": "layers.attention",
     "Block": "layers.block",
     "Cache": "layers.cache",

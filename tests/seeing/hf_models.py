@@ -98,6 +98,23 @@ ALBERT = {
 }  # fmt: skip
 """Every two layers share one module."""
 
+DIFFLLAMA = make("diffllama", "DiffLlamaForCausalLM", "DiffLlamaConfig", **GROUPED)
+"""Each layer attends twice."""
+
+QWEN2_VL_VISION = make(
+    "qwen2_vl.modeling_qwen2_vl", "Qwen2VisionTransformerPretrainedModel", "Qwen2VLVisionConfig",
+    depth=2, embed_dim=32, hidden_size=32, num_heads=4, patch_size=2, mlp_ratio=2, in_channels=3,
+    temporal_patch_size=1, spatial_merge_size=1,
+)  # fmt: skip
+"""Each layer attends once an image."""
+
+LONGT5 = make(
+    "longt5", "LongT5ForConditionalGeneration", "LongT5Config",
+    vocab_size=99, d_model=32, d_kv=8, d_ff=40, num_layers=2, num_heads=4, local_radius=3,
+    decoder_start_token_id=0,
+)  # fmt: skip
+"""Its encoder computes attention by itself."""
+
 LONGFORMER = make("longformer", "LongformerModel", "LongformerConfig", **SIZES, attention_window=4)
 
 OFF_THE_INTERFACE = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hf_models import BERT, DECODERS, OFF_THE_INTERFACE, T5, VIT, WHISPER
+from hf_models import BERT, DECODERS, LONGT5, OFF_THE_INTERFACE, T5, VIT, WHISPER
 from torch import Tensor
 
 import limelight as ll
@@ -151,6 +151,23 @@ def test_a_model_that_computes_with_its_mask_is_refused(name, padded):
         pytest.raises(UnavailableError, match=r"computes with its attention mask itself.*eager"),
     ):
         model(IDS, **inputs)
+
+
+@pytest.mark.parametrize("name", ["bloom", "longformer"])
+def test_asking_for_limelight_where_it_changes_nothing_is_said(name):
+    words = r"(Bloom|Longformer)\w+ computes its attention by itself \((Bloom|Longformer)\w*Atten"
+    made = OFF_THE_INTERFACE[name]()
+    config = type(made.config).from_dict(made.config.to_dict(), attn_implementation="limelight")
+    with pytest.warns(RuntimeWarning, match=words):
+        type(made)(config)
+
+
+def test_asking_for_limelight_in_part_is_said():
+    made = LONGT5()
+    with pytest.warns(
+        RuntimeWarning, match=r"computes some of its attention by itself \(LongT5Loc"
+    ):
+        made.set_attn_implementation("limelight")
 
 
 def test_a_lazy_mask_is_no_tensor():

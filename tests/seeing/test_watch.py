@@ -6,11 +6,21 @@ from functools import partial
 
 import pytest
 import torch
-from hf_models import ALBERT, BART, BERT, DECODERS, LONGFORMER, T5, WHISPER
+from hf_models import (
+    ALBERT,
+    BART,
+    BERT,
+    DECODERS,
+    DIFFLLAMA,
+    LONGT5,
+    QWEN2_VL_VISION,
+    T5,
+    WHISPER,
+)
 from torch import Tensor
 
 import limelight as ll
-from limelight.errors import OptionError, UnavailableError
+from limelight.errors import OptionError
 
 IDS = torch.randint(3, 99, (2, 11), generator=torch.Generator().manual_seed(4))
 LENS = ll.Lens(top=3, entropy=True, distance=True, columns=(0,), band=2, received=True, map=(3, 3))
@@ -286,15 +296,8 @@ def test_a_beam_that_ended_early_is_found_by_its_sequence():
 @pytest.mark.usefixtures("untyped")
 def test_what_cannot_be_watched_is_said_in_words():
     with (
-        pytest.raises(
-            UnavailableError, match=r"LongformerModel computes its attention by itself.*eager"
-        ),
-        ll.watch(LONGFORMER()),
-    ):
-        pass
-    with (
-        pytest.raises(OptionError, match="model must be a Hugging Face model, found Linear"),
-        ll.watch(torch.nn.Linear(2, 2)),
+        pytest.raises(OptionError, match=r"model must be a torch.nn.Module, found str"),
+        ll.watch("model"),
     ):
         pass
     model = DECODERS["llama"]()
@@ -323,3 +326,152 @@ def test_watches_nest():
     assert torch.equal(outer.seen(1, which=0).lse, inner.seen(1).lse)
     assert outer.seen(1).top is not None
     assert inner.seen(1).entropy is not None
+
+
+def test_a_layer_that_attends_twice_is_one_layer():
+    """DiffLlama: two calls a layer, which are two occurrences; tokens go on from their own."""
+    model = DIFFLLAMA()
+    with ll.watch(model, ll.Lens(top=2)) as watched:
+        tokens = model.generate(IDS, **GREEDY, max_new_tokens=3)
+    assert watched.passes() == 1
+    assert watched.recording().layer_numbers == (0, 1)
+    for layer in range(2):
+        first, second = (watched.seen(layer, occurrence=number) for number in range(2))
+        assert first.extent.j == second.extent.j == tokens.shape[1] - 1
+        torch.testing.assert_close(first.dense(), second.dense())
+    with pytest.raises(OptionError, match=r"occurrence must be one of 0 to 1.*found 2"):
+        watched.seen(0, occurrence=2)
+    with torch.no_grad(), ll.watch(model, ll.Lens(), layers=[1]) as watched:
+        model(IDS)
+    assert watched.order == ["model.layers.1.self_attn"] * 2
+
+
+def test_each_image_of_a_vision_tower_is_an_occurrence():
+    model = QWEN2_VL_VISION()
+    grid = torch.tensor([[1, 4, 4], [1, 2, 4]])
+    patches = torch.randn(24, 3 * 2 * 2)
+    with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
+        model(patches, grid_thw=grid)
+        model(patches[:16], grid_thw=grid[:1])
+    assert watched.recording().layer_numbers == (0, 1)
+    assert watched.passes() == 2
+    sizes = [watched.seen(1, which=0, occurrence=image).extent.j for image in range(2)]
+    assert sizes == [16, 8]
+    with pytest.raises(OptionError, match="occurrence must be one of 0 to 0"):
+        watched.seen(1, occurrence=1)  # the second call had one image
+
+
+class Looped(torch.nn.Module):
+    """Two blocks, gone through three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = partial(torch.nn.TransformerEncoderLayer, 16, 4, batch_first=True)
+        self.blocks = torch.nn.ModuleList([layer(), layer()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            for block in self.blocks:
+                x = block(x)
+        return x
+
+
+def test_a_looped_stack_has_its_own_layers():
+    model = Looped().eval()
+    with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
+        model(torch.randn(1, 5, 16))
+    assert watched.order == ["blocks.0.self_attn", "blocks.1.self_attn"] * 3
+    assert watched.recording().layer_numbers == (0, 1)
+    assert watched.seen(1, occurrence=2).extent.i == 5
+    assert not torch.equal(watched.seen(1, occurrence=2).dense(), watched.seen(1).dense())
+
+
+def bert_tokenizer(words: str):
+    """A WordPiece tokenizer that knows these words, as BERT's is made."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words.split()]
+    made = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]",
+        sep_token="[SEP]",
+    )  # fmt: skip
+
+
+def test_words_are_told_apart_without_a_piece_that_goes_on():
+    """Whether words stand apart is the tokenizer's to say, not a guess from its pieces."""
+    model, tokenizer = BERT(), bert_tokenizer("the animal didn ' t cross street ##s")
+    inputs = tokenizer("The animal didn't cross the street", return_tensors="pt")
+    with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
+        model(**inputs)
+    recording = watched.recording(tokenizer)
+    assert recording.text == "the animal didn't cross the street"
+    words = recording.by_words().tokens
+    assert [word.text for word in words] == [
+        "[CLS]", "the", "animal", "didn't", "cross", "the", "street", "[SEP]",
+    ]  # fmt: skip
+    assert recording.strongest().links
+
+
+def test_rows_of_a_padded_batch_are_without_their_padding():
+    model, tokenizer = BERT(), bert_tokenizer("the animal didn ' t cross street ##s")
+    texts = ["the animal didn't cross the streets", "the animal"]
+    lens = ll.Lens(top=3, entropy=True, distance=True, received=True, band=2)
+    for side in ("right", "left"):
+        inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
+        with torch.no_grad(), ll.watch(model, lens) as watched:
+            model(**inputs)
+        recording = watched.recording(tokenizer, row=1)
+        assert [token.text for token in recording.tokens] == ["[CLS]", "the", "animal", "[SEP]"]
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            whole = model(**inputs, output_attentions=True).attentions
+        kept = inputs["attention_mask"][1].bool()
+        for layer, weights in enumerate(whole):
+            expected = weights[1:, :, kept][..., kept]
+            check_statistics(recording.seen(layer), expected)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_padding_is_left_out_of_a_prompt_and_its_generated_tokens(keep):
+    model = DECODERS["llama"]()
+    real = torch.ones_like(IDS)
+    real[1, :4] = 0
+    lens = ll.Lens(top=3, entropy=True, distance=True, keep=keep)
+    with ll.watch(model, lens) as watched:
+        tokens = model.generate(IDS, attention_mask=real, **GREEDY, max_new_tokens=4)
+    recording = watched.recording(row=1)
+    assert [token.text for token in recording.tokens] == [str(n) for n in tokens[1, 4:-1].tolist()]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        alone = model(tokens[1:, 4:-1], output_attentions=True).attentions
+    for layer, weights in enumerate(alone):
+        top = recording.seen(layer).top
+        torch.testing.assert_close(top.weights, weights.topk(3).values, atol=1e-5, rtol=1e-4)
+        if keep:
+            torch.testing.assert_close(recording.seen(layer).dense(), weights, atol=1e-5, rtol=1e-4)
+
+
+def test_attention_that_was_not_seen_is_named():
+    """LongT5's encoder computes by itself; its decoder goes through the interface."""
+    model = LONGT5()
+    words = r"did not see the attention of encoder.block.0.*LongT5LocalAttention"
+    with pytest.warns(RuntimeWarning, match=words), ll.watch(model, ll.Lens()) as watched:
+        model.generate(IDS, max_new_tokens=3, do_sample=False)
+    assert watched.stacks == ("decoder", "cross")
+    assert "LongT5LocalAttention" in watched.recording(stack="cross").made["unseen"]
+
+
+def test_gradient_checkpointing_is_recorded_once():
+    model = DECODERS["llama"]().train()
+    model.gradient_checkpointing_enable()
+    with ll.watch(model, ll.Lens()) as watched:
+        model(IDS, labels=IDS, use_cache=False).loss.backward()
+    assert watched.passes() == 1
+    assert len(watched.order) == 2
+    assert model.model.layers[0].self_attn.q_proj.weight.grad is not None

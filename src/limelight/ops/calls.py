@@ -21,11 +21,11 @@ Nothing is patched and nothing is left behind; other threads and tasks do not no
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, overload
 
 import torch
@@ -37,6 +37,7 @@ from limelight.ops.bias import Alibi
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.mask import Mask
+from limelight.ops.places import Places
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +74,9 @@ class AttentionCall:
     layer: int | None = None
     """the number of the layer, counted from 0"""
     occurrence: int = 0
-    """how many calls the module made before this one in the same forward pass of the model"""
+    """how many calls of the same layer came before it in the same forward pass of the model"""
+    forward: int = 0
+    """the number of the forward pass, counted from 0"""
     first_key: int = 0
     """the position in the text of the first key"""
 
@@ -124,6 +127,13 @@ class AttentionCall:
         return self._compute()
 
     def _compute(self) -> Tensor:
+        token = _computing.set(True)
+        try:
+            return self._compute_requests()
+        finally:
+            _computing.reset(token)
+
+    def _compute_requests(self) -> Tensor:
         options: dict[str, Any] = {
             "mask": self.mask, "bias": self.bias, "scale": self.scale,
             "softcap": self.softcap, "dropout": self.dropout,
@@ -169,6 +179,7 @@ class _Request(NamedTuple):
 
 
 _entries: ContextVar[tuple[_Entry, ...]] = ContextVar("limelight_interceptors", default=())
+_computing: ContextVar[bool] = ContextVar("limelight_computing", default=False)
 
 
 @contextmanager
@@ -182,6 +193,8 @@ def intercept(
             what would have been computed.
         model: only calls of modules within this model are handed over, and they say which module
             of it makes them (`path`, `stack`, `layer`, `occurrence`). All calls unless given.
+            PyTorch's own (`F.scaled_dot_product_attention`, `nn.MultiheadAttention`) are among
+            them.
         locate: in place of a model: says who makes a call, or None to let it pass.
 
     >>> import torch, limelight as ll
@@ -196,17 +209,26 @@ def intercept(
     """
     if not callable(interceptor):
         raise OptionError(f"interceptor must be a function, found {interceptor!r}")
-    places = None if model is None else Places(model)
-    finder = locate if places is None else places.locate
-    token = _entries.set((*_entries.get(), _Entry(interceptor, finder)))
+    # The doors that PyTorch's own calls come by are built on this file.
+    from limelight.ops.torch_calls import TorchCalls, torch_calls_of
+
+    if model is not None:
+        places = Places(model)
+        locate = partial(_locate, places)
+        following = places.following(mode=torch_calls_of(model))
+    else:
+        following = TorchCalls() if locate is None else nullcontext()
+    token = _entries.set((*_entries.get(), _Entry(interceptor, locate)))
     try:
-        if places is None:
+        with following:
             yield
-        else:
-            with places.following():
-                yield
     finally:
         _entries.reset(token)
+
+
+def _locate(places: Places, call: AttentionCall) -> AttentionCall | None:
+    place = places.place(call.module)
+    return None if place is None else call.replace(**place._asdict())
 
 
 def intercepted() -> bool:
@@ -217,6 +239,11 @@ def intercepted() -> bool:
     return not torch.compiler.is_compiling() and bool(_entries.get())
 
 
+def computing() -> bool:
+    """Whether a call is being computed: attention that PyTorch is asked for then is part of it."""
+    return _computing.get()
+
+
 def run(call: AttentionCall) -> Tensor:
     """The output of a call, by the interceptors of this context or by the operation."""
     return call.replace(_rest=_entries.get()).attend()
@@ -225,53 +252,3 @@ def run(call: AttentionCall) -> Tensor:
 def run_seen(call: AttentionCall, lens: Lens) -> tuple[Tensor, Seen]:
     """The output of a call, and what a lens sees of the weights that were used in the end."""
     return call.replace(_rest=_entries.get()).attend(lens=lens)
-
-
-class Places:
-    """Where each module of a model stands, and how often it attended in this forward pass."""
-
-    def __init__(self, model: nn.Module) -> None:
-        if not isinstance(model, nn.Module):
-            raise OptionError(f"model must be a torch.nn.Module, found {type(model).__name__}")
-        self.model = model
-        self.paths = {module: path for path, module in model.named_modules()}
-        self._calls: dict[nn.Module, int] = {}
-
-    @contextmanager
-    def following(self) -> Generator[None]:
-        """Within the block, each forward pass of the model counts its calls from 0."""
-        hook = self.model.register_forward_pre_hook(self._begin)
-        try:
-            yield
-        finally:
-            hook.remove()
-
-    def _begin(self, _model: nn.Module, _args: Any) -> None:
-        self._calls.clear()
-
-    def locate(self, call: AttentionCall) -> AttentionCall | None:
-        """The call with its place in the model, or None where another model makes it."""
-        if call.module is None or call.module not in self.paths:
-            return None
-        occurrence = self._calls.get(call.module, 0)
-        self._calls[call.module] = occurrence + 1
-        path = self.paths[call.module]
-        stack, layer = stack_and_layer(path)
-        return call.replace(path=path, stack=stack, layer=layer, occurrence=occurrence)
-
-
-_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
-
-
-def stack_and_layer(path: str) -> tuple[str, int | None]:
-    """A module's stack and layer, by its path: the first number in it counts the layers.
-
-    >>> stack_and_layer("model.layers.3.self_attn")
-    ('model.layers.*.self_attn', 3)
-    >>> stack_and_layer("attention")
-    ('attention', None)
-    """
-    found = _NUMBER.search(path)
-    if found is None:
-        return path, None
-    return f"{path[: found.start()]}*{path[found.end() :]}", int(found.group())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -46,7 +47,8 @@ def look(
 ) -> Recording:
     """Read a text with a model and record what every layer and head attends to.
 
-    A text longer than the model's context is cut; `recording.made` says how much was taken.
+    A text longer than the model's context is cut; a warning and `recording.made` say how much was
+    taken.
 
     Args:
         text: what to read.
@@ -66,35 +68,50 @@ def look(
     """
     if not isinstance(text, str):
         raise OptionError(f"text must be a str, found {type(text).__name__}")
-    if not text.strip():
-        raise OptionError("text is empty: there is nothing to attend to")
     if isinstance(model, str | Path):
-        model = _loaded(str(model))
+        model = _loaded(str(model), _files(Path(model)))
     if not isinstance(model, Encoder | Decoder | Transformer):
         return _look_outside(model, tokenizer, text, lens, layers, heads)
     if model.tokens is None:
         raise UnavailableError("this model came without a tokenizer: it cannot read a text")
-    if isinstance(model, Transformer) != (target is not None):
-        needs = "needs" if isinstance(model, Transformer) else "does not take"
-        raise OptionError(f"a {type(model).__name__} {needs} a target")
-    return _look_inside(model, model.tokens, text, target, lens, layers, heads)
+    recording = look_inside(model, model.tokens, text, target, lens, layers, heads)
+    for taken in (recording.made["taken"], recording.made.get("target taken", "")):
+        if taken.startswith("the first"):
+            warnings.warn(
+                f"the text is longer than the model's context: {taken} were read",
+                UserWarning,
+                stacklevel=2,
+            )
+    return recording
 
 
 @lru_cache(maxsize=2)
-def _loaded(name: str) -> Model:
-    """A notebook looks again and again with the same model."""
+def _loaded(name: str, _files: tuple[tuple[str, int, int, int], ...]) -> Model:
+    """A notebook looks again and again with the same model, until its files change."""
     return load(name)
 
 
-def _look_inside(
+def _files(path: Path) -> tuple[tuple[str, int, int, int], ...]:
+    """What tells one state of a model's files from another; nothing for the name of a model."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
+    states = ((str(file), file.stat()) for file in files)
+    return tuple((name, now.st_mtime_ns, now.st_size, now.st_ino) for name, now in states)
+
+
+def look_inside(
     model: Model,
     tokens: Tokens,
     text: str,
     target: str | None,
     lens: Lens,
-    layers: Sequence[int] | None,
-    heads: Sequence[int] | None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
 ) -> Recording:
+    """As `look`, with one of our models; `made` alone says how much of the text was taken."""
+    _check_text(text)
+    if isinstance(model, Transformer) != (target is not None):
+        needs = "needs" if isinstance(model, Transformer) else "does not take"
+        raise OptionError(f"a {type(model).__name__} {needs} a target")
     modules = _attention_layers(model)
     check_chosen("layers", layers, len(modules))
     check_chosen("heads", heads, model.config.heads)
@@ -120,6 +137,11 @@ def _look_inside(
         query_text=target or "",
         flows=notes.flows(whole=len(chosen) == model.config.heads),
     )
+
+
+def _check_text(text: str) -> None:
+    if not text.strip():
+        raise OptionError("text is empty: there is nothing to attend to")
 
 
 class _Notes:
@@ -224,6 +246,7 @@ def _look_outside(
     """A Hugging Face model, through `watch`."""
     from limelight.seeing.watching.watch import watch
 
+    _check_text(text)
     if tokenizer is None:
         raise OptionError("a Hugging Face model needs its tokenizer= to read a text")
     inputs = tokenizer(text, return_tensors="pt").to(model.device)

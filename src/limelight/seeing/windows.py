@@ -9,7 +9,7 @@ from limelight.errors import OptionError, UnavailableError
 from limelight.models.loading.pretrained import Model
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.choice import LENS
-from limelight.seeing.look import look
+from limelight.seeing.look import look_inside
 from limelight.seeing.recording.recording import Recording
 
 _SEARCH = 64
@@ -52,7 +52,8 @@ def look_in_windows(
         raise OptionError(f"stride must be 1 to {room}, a window's tokens, found {stride}")
     if stride is None or len(spans) <= room:
         taken = min(room, len(spans))
-        return [Window(0, taken, len(spans), look(text, model=model, lens=lens))]
+        recording = look_inside(model, model.tokens, text, None, lens)
+        return [Window(0, taken, len(spans), recording)]
     starts = _starts(len(spans), room, stride)
     return [_window(model, text, spans, first, room, lens) for first in starts]
 
@@ -75,7 +76,9 @@ def _window(
     if first > 0:
         first = _word_edge(text, spans, range(first, min(last - 1, first + _SEARCH)))
     part = text[spans[first][0] : spans[last - 1][1]]
-    return Window(first, last, len(spans), look(part, model=model, lens=lens))
+    assert model.tokens is not None
+    recording = look_inside(model, model.tokens, part, None, lens)
+    return Window(first, last, len(spans), recording)
 
 
 def _word_edge(text: str, spans: Sequence[tuple[int, int]], places: range) -> int:

@@ -10,6 +10,8 @@ from limelight.seeing.recording.tokens import Token, place_tokens, plain_tokens
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Span = tuple[int, int]
+
 
 def tokens_of_ids(
     tokenizer: PreTrainedTokenizerBase | None,
@@ -24,34 +26,71 @@ def tokens_of_ids(
     """
     if ids is None or tokenizer is None:
         return plain_tokens([str(one) for one in (range(size) if ids is None else ids)])
-    special = [one in set(tokenizer.all_special_ids) for one in ids]
+    added = set(tokenizer.all_special_ids)
+    special = [one in added for one in ids]
     pieces = cast("list[str]", tokenizer.convert_ids_to_tokens(list(ids)))
-    if text is not None and getattr(tokenizer, "is_fast", False):
-        encoded: Any = tokenizer(text, return_offsets_mapping=True)
-        if list(encoded["input_ids"]) == list(ids):
-            spans = [(int(start), int(end)) for start, end in encoded["offset_mapping"]]
-            return text, place_tokens(text, spans, pieces, special)
-    return _spelled(tokenizer, ids, pieces, special)
+    plain = [one for one in ids if one not in added]
+    said, spans = _placed(tokenizer, plain, text)
+    rest = iter(spans)
+    whole = [(0, 0) if apart else next(rest) for apart in special]
+    return said, place_tokens(said, whole, pieces, special)
 
 
-def _spelled(
-    tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], pieces: list[str], special: list[bool]
-) -> tuple[str, tuple[Token, ...]]:
-    """A text put together from its tokens, which is what the ids say, if not how it was written."""
-    wordpiece = any(piece.startswith("##") for piece in pieces)
-    text = ""
-    spans: list[tuple[int, int]] = []
-    for one, piece, apart in zip(ids, pieces, special, strict=True):
-        if apart:
-            spans.append((0, 0))
-            continue
-        part = cast("str", tokenizer.decode([one], clean_up_tokenization_spaces=False))
-        if piece.startswith("##"):
-            part = piece.removeprefix("##")
-        elif piece.startswith(("▁", "Ġ")):
-            part = " " + part.lstrip(" ")
-        elif wordpiece and text:
-            part = " " + part
-        spans.append((len(text), len(text) + len(part)))
-        text += part
-    return text, place_tokens(text, spans, pieces, special)
+def _placed(
+    tokenizer: PreTrainedTokenizerBase, ids: list[int], text: str | None
+) -> tuple[str, list[Span]]:
+    """A text that these ids stand for, and where each of them stands in it.
+
+    The text itself, if they are its tokens or the first of them; else what the tokenizer makes of
+    them. The tokenizer says where they stand: by its offsets, or by what it decodes.
+    """
+    if getattr(tokenizer, "is_fast", False):
+        decoded = (
+            cast("str", tokenizer.decode(ids, clean_up_tokenization_spaces=tidy))
+            for tidy in (True, False)
+        )
+        for candidate in ([] if text is None else [text], decoded):
+            for said in candidate:
+                spans = _offsets(tokenizer, said, ids)
+                if spans is not None:
+                    return said, spans
+    return _decoded(tokenizer, ids)
+
+
+def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int]) -> list[Span] | None:
+    """Where the ids stand in a text, if they are its tokens or the first of them."""
+    encoded: Any = tokenizer(
+        text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+    )
+    if list(encoded["input_ids"])[: len(ids)] != ids:
+        return None
+    return [(int(start), int(end)) for start, end in encoded["offset_mapping"][: len(ids)]]
+
+
+_CONTEXT = 4
+"""Tokens before one that decide what the tokenizer writes between them, or finish a character."""
+
+
+def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[str, list[Span]]:
+    """Each token is what it adds when it is decoded after those before it."""
+
+    def decode(run: list[int]) -> str:
+        return cast("str", tokenizer.decode(run, clean_up_tokenization_spaces=False))
+
+    text, spans = "", list[Span]()
+    for index in range(len(ids)):
+        first = max(0, index - _CONTEXT)
+        before, after = decode(ids[first:index]), decode(ids[first : index + 1])
+        shared = _shared(before, after)
+        start = len(text) - (len(before) - shared)
+        text = text[:start] + after[shared:]
+        # Bytes that become a character together stand at the same place.
+        spans = [(min(one, start), len(text)) if two > start else (one, two) for one, two in spans]
+        spans.append((start, len(text)))
+    return text, spans
+
+
+def _shared(one: str, two: str) -> int:
+    """How many first characters are the same."""
+    pairs = zip(one, two, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(two)))

@@ -10,12 +10,19 @@ eager attention spreads its weight over the padding; such rows are ignored by ev
 
 from __future__ import annotations
 
+import inspect
+import sys
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from limelight.errors import OptionError, UnavailableError
+from limelight.errors import UnavailableError
 from limelight.ops.attend import run
 from limelight.ops.backends import reference
 from limelight.ops.calls import AttentionCall, run_seen
@@ -25,11 +32,14 @@ from limelight.ops.masks.band import causal
 from limelight.ops.masks.mask import Mask
 from limelight.ops.problem import Problem, check_problem
 from limelight.seeing.watching.hf_masks import LazyMask, lazy_mask
+from limelight.seeing.watching.unseen import ATTENTION
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NAME = "limelight"
+_watching: ContextVar[bool] = ContextVar("limelight_watching", default=False)
+"""Whether `watch` switches a model, and says by itself what it did not see."""
 
 
 def register() -> None:
@@ -42,37 +52,95 @@ def register() -> None:
         ) from error
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, lazy_mask)
+    _say_when_asked_for()
 
 
-def check_model(model: object) -> None:
-    """Raise unless a model goes through the attention interface of transformers."""
+def _say_when_asked_for() -> None:
+    """Warn when a model that computes attention by itself is asked to run on limelight's.
+
+    transformers accepts any registered name for every model, and has no place to ask us.
+    """
     from transformers import PreTrainedModel
 
-    if not isinstance(model, PreTrainedModel):
-        raise OptionError(
-            f"model must be a Hugging Face model, found {type(model).__name__}; "
-            "look(text, model=...) records our own"
-        )
-    for part in model.modules():
-        # transformers has no public way to ask; to try and fail would leave a warning behind.
-        if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
-            raise UnavailableError(
-                f"{type(part).__name__} computes its attention by itself instead of through the "
-                "attention interface of transformers, so it cannot be watched. What can be done: "
-                'run it with attn_implementation="eager" and output_attentions=True, and give '
-                "the dense weights to Recording.of_weights"
-            )
+    check = PreTrainedModel.get_correct_attn_implementation
+    if getattr(check, "says_limelight", False):
+        return
+
+    @wraps(check)
+    def checked(self: PreTrainedModel, requested_attention: str | None, *args: Any, **options: Any):
+        asked = requested_attention == NAME and not _watching.get()
+        if asked and (words := computes_itself(type(self))):
+            warnings.warn(words, RuntimeWarning, stacklevel=2)
+        return check(self, requested_attention, *args, **options)
+
+    checked.says_limelight = True  # pyright: ignore[reportAttributeAccessIssue]
+    PreTrainedModel.get_correct_attn_implementation = checked
 
 
-def set_implementation(model: PreTrainedModel) -> list[tuple[Any, str | None]]:
-    """Switch to limelight's attention; what each config said before, to be put back."""
+@cache
+def computes_itself(kind: type[Any]) -> str:
+    """What a class of models computes by itself instead of by the interface; empty for nothing."""
+    home = sys.modules.get(kind.__module__)
+    own = sorted(name for name, part in vars(home).items() if _is_own_attention(part, home))
+    served = kind._can_set_attn_implementation()
+    if served and not own:
+        return ""
+    some = "some of its attention" if served else "its attention"
+    parts = f" ({', '.join(own)})" if own else ""
+    return (
+        f"{kind.__name__} computes {some} by itself{parts}, not through the attention interface "
+        f"of transformers: attn_implementation={NAME!r} does not change that"
+    )
+
+
+def _is_own_attention(part: object, home: object) -> bool:
+    """Whether this is a module, named for attention and defined here, with a softmax of its own."""
+    if not isinstance(part, type) or not issubclass(part, nn.Module):
+        return False
+    if part.__module__ != getattr(home, "__name__", None) or not ATTENTION.search(part.__name__):
+        return False
+    try:
+        source = inspect.getsource(part)
+    except OSError:
+        return False
+    return "softmax(" in source and not any(way in source for way in _WAYS)
+
+
+_WAYS = ("get_interface(", "scaled_dot_product_attention(")
+
+
+@contextmanager
+def switched(model: nn.Module) -> Generator[None]:
+    """Within the block, the Hugging Face models in a module run on limelight's attention.
+
+    Those that compute attention by themselves go on as they are.
+    """
+    if "transformers" not in sys.modules:  # then no model is one of its
+        yield
+        return
+    from transformers import PreTrainedModel
+
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    if parts:
+        register()
     configs: dict[int, tuple[Any, str | None]] = {}
     for module in model.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation_internal"):
-            configs[id(config)] = (config, config._attn_implementation_internal)  # pyright: ignore[reportOptionalMemberAccess]
-    model.set_attn_implementation(NAME)
-    return list(configs.values())
+            configs[id(config)] = (config, config._attn_implementation_internal)
+    done: set[nn.Module] = set()
+    token = _watching.set(True)
+    try:
+        for part in parts:
+            # transformers has no public way to ask; to try and fail would leave a warning behind.
+            if part not in done and part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
+                part.set_attn_implementation(NAME)
+                done.update(part.modules())
+        _watching.reset(token)
+        yield
+    finally:
+        for config, before in configs.values():
+            config._attn_implementation_internal = before
 
 
 def attention(

@@ -1,0 +1,182 @@
+"""PyTorch's own attention calls, handed to the seam by a torch function mode.
+
+Within the mode `F.scaled_dot_product_attention` and `nn.MultiheadAttention` go through our doors.
+The mode is asked before PyTorch chooses how to compute, so the fused inference path of
+`nn.MultiheadAttention` and `nn.TransformerEncoderLayer` is not taken. Nothing is patched; modes
+belong to the thread that entered them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from limelight.errors import LimelightError
+from limelight.ops.calls import AttentionCall, computing, intercepted, run, run_seen
+from limelight.ops.doors import scaled_dot_product_attention
+from limelight.ops.lens.spec import Lens
+from limelight.ops.masks.constructors import causal
+
+
+class TorchCalls(TorchFunctionMode):
+    """Hands PyTorch's attention calls to our doors, all others on to PyTorch."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        options = kwargs or {}
+        door = _DOORS.get(func)
+        if door is None or computing() or _is_nested(args, options):
+            return func(*args, **options)
+        return door(func, args, options)
+
+
+@contextmanager
+def serving() -> Generator[None]:
+    """Within the block, PyTorch's attention is computed by limelight's kernels.
+
+    Every `F.scaled_dot_product_attention` and `nn.MultiheadAttention` that this thread runs, in any
+    module: the same numbers within rounding, at our speed. What limelight does not serve (nested
+    tensors, weights asked for, other devices' types) is computed by PyTorch as before.
+
+    >>> import torch, limelight as ll
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
+    >>> x = torch.randn(2, 5, 16)
+    >>> with torch.no_grad():
+    ...     theirs = layer(x)
+    ...     with ll.serving():
+    ...         ours = layer(x)
+    >>> torch.allclose(ours, theirs, atol=1e-5)
+    True
+    """
+    with TorchCalls():
+        yield
+
+
+def torch_calls_of(model: nn.Module) -> type[TorchCalls] | None:
+    """What to enter while a model runs: nothing, where no module of it calls PyTorch's attention.
+
+    A mode is asked about every call of PyTorch, which is felt where a model makes many small ones.
+    """
+    own = {type(module) for module in model.modules()}
+    return TorchCalls if any(map(_may_call_torch, own)) else None
+
+
+@cache
+def _may_call_torch(kind: type[nn.Module]) -> bool:
+    home = kind.__module__
+    if home.startswith("torch.nn.modules."):
+        return home in ("torch.nn.modules.activation", "torch.nn.modules.transformer")
+    if home.startswith("limelight."):
+        return False
+    if not home.startswith("transformers."):
+        return True
+    try:
+        return "scaled_dot_product_attention" in inspect.getsource(sys.modules[home])
+    except (OSError, KeyError):
+        return True
+
+
+def _sdpa(func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    if intercepted():
+        return scaled_dot_product_attention(*args, **options)
+    try:
+        return scaled_dot_product_attention(*args, **options)
+    except LimelightError:  # what only PyTorch serves, or words only PyTorch has for the error
+        return func(*args, **options)
+
+
+def _multi_head(
+    func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    needs_weights = options.get("need_weights", True)
+    if not intercepted():
+        if needs_weights:
+            return func(*args, **options)
+        return _multi_head_by(scaled_dot_product_attention, args, options)
+    if not needs_weights:
+        return _multi_head_by(scaled_dot_product_attention, args, options)
+    weights: list[Tensor] = []
+
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+    ) -> Tensor:
+        mask = causal(diagonal=0) if is_causal else None
+        call = AttentionCall(query, key, value, mask, attn_mask, dropout=dropout_p)
+        output, used = _with_weights(call)
+        weights.append(used)
+        return output
+
+    # With weights PyTorch reads the mask, whatever the hint says.
+    hint = options.get("is_causal", False) and options.get("attn_mask") is None
+    output, _ = _multi_head_by(
+        attention, args, {**options, "need_weights": False, "is_causal": hint}
+    )
+    used = weights[0].mean(1) if options.get("average_attn_weights", True) else weights[0]
+    return output, used if output.ndim == 3 else used[0]
+
+
+def _multi_head_by(
+    attention: Callable[..., Tensor], args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """PyTorch's own `multi_head_attention_forward`, line by line, on another attention function."""
+    names = {
+        **F.__dict__,
+        "scaled_dot_product_attention": attention,
+        "has_torch_function": _never,
+    }
+    original = F.multi_head_attention_forward
+    forward = FunctionType(
+        original.__code__, names, original.__name__, original.__defaults__, original.__closure__
+    )
+    forward.__kwdefaults__ = original.__kwdefaults__
+    return forward(*args, **options)
+
+
+def _never(_: object) -> bool:
+    return False
+
+
+def _with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """The output, and the weights that made it: after dropout, with their gradients."""
+    tensors = call.query, call.key, call.value
+    trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if not trains and not call.dropout:
+        output, seen = run_seen(call, Lens())
+        return output, seen.dense().to(output.dtype)
+    # Attending to the identity gives the weights themselves, by the same draw.
+    size, channels = call.key.shape[2], call.value.shape[3]
+    eye = torch.eye(size, dtype=call.value.dtype, device=call.value.device)
+    both = torch.cat((call.value, eye.expand(*call.value.shape[:2], -1, -1)), dim=-1)
+    joint = run(call.replace(value=both))
+    return joint[..., :channels], joint[..., channels:]
+
+
+def _is_nested(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    tensors = (*args, *options.values())
+    return any(isinstance(tensor, Tensor) and tensor.is_nested for tensor in tensors)
+
+
+_DOORS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.scaled_dot_product_attention: _sdpa,
+    F.multi_head_attention_forward: _multi_head,
+}

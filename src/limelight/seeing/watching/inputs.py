@@ -1,0 +1,76 @@
+"""Which tokens a model reads: the ids and the padding that it and its parts are given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from limelight.ops.places import is_within
+
+
+class Given(NamedTuple):
+    """What a model was given."""
+
+    ids: Tensor | None
+    """b n: token ids"""
+    real: Tensor | None
+    """b n: true for tokens, false for padding"""
+
+
+class Inputs:
+    """Notes what the models within a model are given, by their paths."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, Given] = {}
+
+    def begin(
+        self, module: nn.Module, path: str, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        """A module begins: those that take token ids are models."""
+        ids = next((one for one in (options.get("input_ids"), *args[:1]) if _is_ids(one)), None)
+        real = options.get("attention_mask")
+        padded = isinstance(real, Tensor) and real.ndim == 2
+        if ids is not None or padded:
+            self._given[path] = Given(
+                None if ids is None else ids.detach(),
+                real.detach().bool() if padded else None,  # pyright: ignore[reportOptionalMemberAccess]
+            )
+        elif hasattr(module, "config") or path == "":
+            self._given.pop(path, None)
+
+    def ids_for(self, path: str, size: int) -> Tensor | None:
+        """What the innermost model around a module was given, if it fits."""
+        for given in self._around(path):
+            if given.ids is not None and given.ids.shape[1] == size:
+                return given.ids
+        return None
+
+    def real_for(self, path: str, size: int) -> Tensor | None:
+        """Which of the keys that a module looks at are tokens, where padding was named."""
+        for given in self._around(path):
+            if given.real is not None and given.real.shape[1] == size:
+                return given.real
+        return None
+
+    def source(self, size: int) -> Given:
+        """What the encoder was given, if it fits."""
+        fitting = [
+            given
+            for path, given in self._given.items()
+            if "encoder" in path.lower()
+            and any(one is not None and one.shape[1] == size for one in given)
+        ]
+        return fitting[-1] if fitting else Given(None, None)
+
+    def _around(self, path: str) -> list[Given]:
+        around = [one for one in self._given if is_within(path, one)]
+        return [self._given[one] for one in sorted(around, key=len, reverse=True)]
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 2 and value.dtype in _WHOLE
+
+
+_WHOLE = (torch.int64, torch.int32)

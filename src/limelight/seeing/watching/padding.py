@@ -1,0 +1,110 @@
+"""Rows of a padded batch without their padding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from limelight.ops.lens.sources import Call
+from limelight.ops.lens.spec import Links, Statistics
+from limelight.ops.lens.tiled import statistics
+from limelight.ops.masks.mask import Both, Dense, Mask
+from limelight.ops.masks.rules import Band, Padding
+from limelight.ops.problem import Problem
+from limelight.seeing.recording.join import Piece
+
+
+def real_run(real: Tensor) -> range | None:
+    """Where the tokens of a row stand, `n`; None unless they follow one another.
+
+    >>> import torch
+    >>> real_run(torch.tensor([False, True, True]))
+    range(1, 3)
+    """
+    places = real.nonzero()[:, 0].tolist()
+    run = range(places[0], places[-1] + 1) if places else None
+    return run if run is not None and len(run) == len(places) else None
+
+
+def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
+    """What was seen of some queries of a batch of one on a run of keys, all others being padding.
+
+    Padding looks at tokens too, so what keys received is summed again. Without the tensors of the
+    call (`keep=False`) that cannot be: sums over queries are left out then.
+    """
+    seen = piece.seen
+    first = max(0, keys.start - piece.first_key)
+    own = range(first, max(first, min(seen.extent.j, keys.stop - piece.first_key)))
+    extent = seen.extent._replace(i=len(rows), j=len(own))
+    place = max(piece.first_key - keys.start, 0)
+    if isinstance(seen.source, Call):
+        problem = _part(seen.source.problem, rows, own)
+        lse = seen.lse[:, :, rows.start : rows.stop]
+        noted = statistics(problem, seen.lens, lse)
+        return Piece(replace(seen, extent=extent, statistics=noted, source=Call(problem)), place)
+    noted = seen.statistics
+
+    def cut(part: Tensor | None) -> Tensor | None:
+        return None if part is None else part[:, :, rows.start : rows.stop]
+
+    def links(part: Links | None) -> Links | None:
+        if part is None:
+            return None
+        weights, indices = (tensor[:, :, rows.start : rows.stop] for tensor in part)
+        return Links(weights, (indices - own.start).clamp_min(-1))
+
+    kept = Statistics(
+        lse=noted.lse[:, :, rows.start : rows.stop],
+        max_score=cut(noted.max_score),
+        top=links(noted.top),
+        entropy=cut(noted.entropy),
+        distance=cut(noted.distance),
+        columns=cut(noted.columns),
+        band=cut(noted.band),
+        value_top=links(noted.value_top),
+    )
+    return Piece(replace(seen, extent=extent, statistics=kept, source=None), place)
+
+
+def _part(problem: Problem, rows: range, keys: range) -> Problem:
+    bias = problem.bias
+    return replace(
+        problem,
+        query=problem.query[:, :, rows.start : rows.stop],
+        key=problem.key[:, :, keys.start : keys.stop],
+        value=problem.value[:, :, keys.start : keys.stop],
+        mask=_part_of_mask(problem, rows, keys),
+        bias=None if bias is None else _part_of_table(bias, rows, keys),
+    )
+
+
+def _part_of_table(table: Tensor, rows: range, keys: range) -> Tensor:
+    """Of what broadcasts to `b h i j`."""
+    if table.ndim > 1 and table.shape[-2] > 1:
+        table = table[..., rows.start : rows.stop, :]
+    return table[..., keys.start : keys.stop] if table.shape[-1] > 1 else table
+
+
+def _part_of_mask(problem: Problem, rows: range, keys: range) -> Mask | None:
+    """The mask within the run, where nothing is padding; rules stay rules where they can."""
+    b, h, i, j = problem.extent
+    rule = _without_padding(problem.mask)
+    # A band follows the last query and the last key, if both stay or both go.
+    aligned = i - rows.stop == j - keys.stop
+    if rule is None or (aligned and isinstance(rule, Band) and rule.diagonal is None):
+        return rule
+    if isinstance(rule, Dense):
+        return Dense(_part_of_table(rule.tensor, rows, keys))
+    whole = rule.dense(i, j, b=b, h=h, device=problem.query.device)
+    return Dense(_part_of_table(whole, rows, keys))
+
+
+def _without_padding(mask: Mask | None) -> Mask | None:
+    if isinstance(mask, Padding):
+        return None
+    if isinstance(mask, Both):
+        parts = [_without_padding(part) for part in (mask.first, mask.second)]
+        kept = [part for part in parts if part is not None]
+        return Both(kept[0], kept[1]) if len(kept) == 2 else kept[0] if kept else None
+    return mask

@@ -1,0 +1,154 @@
+"""The calls of a watched model in order: by stack, layer, occurrence and pass.
+
+A pass is a forward call and those that go on from its cache, named by the number of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from limelight.errors import OptionError
+from limelight.ops.lens.sources import Call
+from limelight.seeing.recording.join import (
+    Piece,
+    own_keys,
+    with_keys,
+    without_keys,
+    without_source,
+)
+from limelight.seeing.watching.beams import origins, rows_before
+
+
+class Step(NamedTuple):
+    """One call of one layer."""
+
+    piece: Piece
+    ids: Tensor | None = None
+    """b i: the tokens that look"""
+    key_ids: Tensor | None = None
+    """b j: the tokens looked at, where these are others"""
+    real: Tensor | None = None
+    """b j: which keys are tokens, where some are padding"""
+    turn: int = 0
+    """how often the layer's own stack had begun a text, which tells targets of a source apart"""
+    origins: Tensor | None = None
+    """b b: which rows of the call before each row may go on from; None where there is none"""
+
+    def row_of(self, tensor: Tensor, row: int) -> list[int]:
+        """The row of a tensor; of a batch that was read once for several rows, the one it is."""
+        return tensor[row * len(tensor) // self.piece.seen.extent.b].tolist()
+
+
+class Key(NamedTuple):
+    """Which calls of a stack belong together."""
+
+    layer: int
+    occurrence: int
+
+
+class Stack:
+    """The calls of one stack of layers."""
+
+    def __init__(self, path: str, *, cross: bool, keep: bool) -> None:
+        self.path, self.cross, self._keep = path, cross, keep
+        self._tracks: dict[Key, dict[int, list[Step]]] = {}
+
+    def add(self, key: Key, forward: int, step: Step) -> None:
+        """Note a call, which may go on from the one before it."""
+        passes = self._tracks.setdefault(key, {})
+        step = step._replace(piece=own_keys(step.piece))
+        if passes:
+            last = next(reversed(passes.values()))
+            rows = _origins(last[-1], step, cross=self.cross)
+            if not self._keep:
+                last[-1] = last[-1]._replace(piece=without_source(last[-1].piece))
+            if rows is not None:
+                if bool(rows.diagonal().all()):
+                    last[-1] = last[-1]._replace(piece=without_keys(last[-1].piece, step.piece))
+                last.append(step._replace(origins=rows))
+                return
+        passes[forward] = [step]
+
+    def begun(self, key: Key) -> int:
+        """How many passes of a layer have begun."""
+        return len(self._tracks.get(key, {}))
+
+    @property
+    def passes(self) -> list[int]:
+        """The numbers of the passes, in order."""
+        return sorted({number for passes in self._tracks.values() for number in passes})
+
+    def keys(self, which: int, occurrence: int) -> list[Key]:
+        """The layers that a pass has calls of."""
+        number = self._number(which)
+        found = sorted(
+            key
+            for key, passes in self._tracks.items()
+            if key.occurrence == occurrence and number in passes
+        )
+        if not found:
+            count = 1 + max(
+                key.occurrence for key, passes in self._tracks.items() if number in passes
+            )
+            raise OptionError(
+                f"occurrence must be one of 0 to {count - 1}, the calls of a layer in a forward "
+                f"pass, found {occurrence}"
+            )
+        return found
+
+    def steps(self, key: Key, which: int) -> list[Step]:
+        """The calls of a layer in a pass."""
+        keys = self.keys(which, key.occurrence)
+        if key not in keys:
+            layers = [one.layer for one in keys]
+            raise OptionError(f"layer must be one of {layers}, found {key.layer}")
+        return self._tracks[key][self._number(which)]
+
+    def pieces(self, key: Key, which: int) -> list[Piece]:
+        """What was seen in each call of a layer in a pass."""
+        pieces = [step.piece for step in self.steps(key, which)]
+        return with_keys(pieces) if self._keep else [without_source(piece) for piece in pieces]
+
+    def rows_before(
+        self, which: int, occurrence: int, own: Sequence[Stack] = ()
+    ) -> list[list[int]]:
+        """For each call of a pass but the first: the row of the call before that each goes on from.
+
+        It holds the same keys in every layer. The keys of a source are the same for all beams, so
+        those of the target's own text (`own`) are asked too.
+        """
+        passes = [self.steps(key, which) for key in self.keys(which, occurrence)]
+        turn = passes[0][0].turn
+        if self.cross and turn:
+            for stack in own:
+                number = turn - 1
+                passes += [stack.steps(key, number) for key in stack.keys(number, 0)]
+        same = [steps for steps in passes if len(steps) == len(passes[0])]
+        return rows_before(
+            [
+                [step.origins for step in layers if step.origins is not None]
+                for layers in list(zip(*same, strict=True))[1:]
+            ]
+        )
+
+    def _number(self, which: int) -> int:
+        passes = self.passes
+        if not -len(passes) <= which < len(passes):
+            raise OptionError(f"which must be one of the {len(passes)} passes, found {which}")
+        return passes[which]
+
+
+def _origins(before: Step, after: Step, *, cross: bool) -> Tensor | None:
+    """What `after` goes on from: the cache of the call before, or the next token of a target."""
+    one, two = before.piece, after.piece
+    if not isinstance(one.seen.source, Call) or not isinstance(two.seen.source, Call):
+        return None  # weights from elsewhere have no keys to tell it by
+    if cross:
+        follows = before.turn == after.turn and one.last_key == two.last_key
+    else:
+        start = two.last_key - two.seen.extent.i
+        follows = start > 0 and start == one.last_key
+    return origins(one, two) if follows else None

@@ -1,0 +1,86 @@
+"""Attention that a model computed by itself, where nothing can be seen of it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import nn
+
+from limelight.errors import LimelightError, OptionError, UnavailableError
+from limelight.ops.places import Places, in_backward, is_within
+
+ATTENTION = re.compile(r"attention|attn(?![a-z])", re.IGNORECASE)
+
+WAYS = (
+    "F.scaled_dot_product_attention, nn.MultiheadAttention, limelight's own layers and the "
+    "attention interface of transformers"
+)
+"""How a module may attend so that it is seen."""
+
+
+def is_named_attention(module: nn.Module) -> bool:
+    """Whether a module's class is named for attention, and holds no part that is."""
+    if not ATTENTION.search(type(module).__name__):
+        return False
+    parts = (part for part in module.modules() if part is not module)
+    return not any(ATTENTION.search(type(part).__name__) for part in parts)
+
+
+class Unseen:
+    """Which modules that are named for attention ran without a call that could be seen."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._named = {
+            paths[0]: module for module, paths in places.paths.items() if is_named_attention(module)
+        }
+        self._ran: set[str] = set()
+        self._seen: set[str] = set()
+        self._begun = False
+        self._returned = False
+
+    def begin(
+        self, module: nn.Module, path: str, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        """A module of the model begins."""
+        if not in_backward():
+            self._begun = True
+            if path in self._named:
+                self._ran.add(path)
+
+    def attended(self, path: str) -> None:
+        """The module at a path made a call that was seen."""
+        if path not in self._seen:
+            self._seen.add(path)
+            self._seen |= {one for one in self._named if is_within(path, one)}
+
+    def returned(self) -> None:
+        """The model gave back the weights of what it computes by itself."""
+        self._returned = True
+
+    @property
+    def paths(self) -> list[str]:
+        """The modules whose attention was not seen, in the order of the model."""
+        missing = self._ran - self._seen
+        return [] if self._returned else [path for path in self._named if path in missing]
+
+    def words(self) -> str:
+        """What was not seen, in words; empty where there is nothing to say."""
+        paths = self.paths
+        if not paths:
+            return ""
+        kinds = sorted({type(self._named[path]).__name__ for path in paths})
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        return f"the attention of {paths[0]}{more} ({', '.join(kinds)})"
+
+    def error(self) -> LimelightError:
+        """Why there is nothing to ask for."""
+        if not self._begun:
+            return OptionError("nothing was recorded: run the model within the block")
+        model = type(self._places.model).__name__
+        what = self.words() or "what it attends to, if it does,"
+        return UnavailableError(
+            f"nothing was recorded: {model} computes {what} by itself, so it cannot be seen. "
+            f"What is seen: {WAYS}"
+        )

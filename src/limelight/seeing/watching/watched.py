@@ -1,0 +1,366 @@
+"""What was seen of a model while it was watched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from limelight.checks import shape_text
+from limelight.errors import OptionError
+from limelight.ops.calls import AttentionCall
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.spec import Lens
+from limelight.ops.places import Places, in_backward, stack_and_layer
+from limelight.seeing.choice import check_chosen
+from limelight.seeing.recording.join import Piece, join
+from limelight.seeing.recording.recording import Recording
+from limelight.seeing.watching.beams import along, batch_of, in_place, line_of
+from limelight.seeing.watching.hf_tokens import tokens_of_ids
+from limelight.seeing.watching.inputs import Inputs
+from limelight.seeing.watching.padding import real_run, without_padding
+from limelight.seeing.watching.passes import Key, Stack, Step
+from limelight.seeing.watching.stacks import is_cross, labelled
+from limelight.seeing.watching.unseen import Unseen
+from limelight.version import __version__
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class Watched:
+    """What was seen of a model while it was watched: by stack, layer, occurrence and pass.
+
+    A model with one stack of layers has one way of attending; an encoder-decoder has several
+    (`stacks` names them: "encoder", "decoder", "cross"; where such names do not tell them apart,
+    by the path of their modules). A pass is a forward call and those that go on from its cache.
+    A layer that attends more than once in a forward call (two halves, one image after the other, a
+    loop) has several occurrences.
+
+    Beam search makes rows go on from other rows. The rows of a pass are those of its last call,
+    each followed back through the calls that it came from.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        lens: Lens,
+        layers: Sequence[int] | None,
+        heads: Sequence[int] | None,
+    ) -> None:
+        self.model, self.lens = model, lens
+        self.heads = None if heads is None else list(heads)
+        self.layers = None if layers is None else list(layers)
+        self.places = Places(model)
+        config = getattr(model, "config", None)
+        check_chosen("heads", heads, getattr(config, "num_attention_heads", None))
+        check_chosen("layers", layers, self.places.layers)
+        self.inputs = Inputs()
+        self.unseen = Unseen(self.places)
+        self.order: list[str] = []
+        """the path of the module that made each call, in the order of the calls"""
+        self._stacks: dict[str, Stack] = {}
+        self._dense: set[str] = set()
+        """stacks whose weights are those that the model gave back"""
+
+    def locate(self, call: AttentionCall) -> AttentionCall | None:
+        """The call with its place in the model, or None where another model makes it."""
+        place = self.places.place(call.module)
+        if place is None:
+            return None
+        self.unseen.attended(place.path)
+        return call.replace(**place._replace(layer=place.layer or 0)._asdict())
+
+    def record(self, call: AttentionCall) -> Tensor:
+        """Compute a call of the model and note what it saw."""
+        layer = call.layer or 0
+        if in_backward() or (self.layers is not None and layer not in self.layers):
+            return call.attend()
+        # What calls go on from is told by their keys, which a lens with keep=False drops later.
+        output, seen = call.attend(lens=replace(self.lens, keep=True))
+        self._note(call.path, call.stack, Key(layer, call.occurrence), call.forward, seen, call)
+        return output
+
+    def record_weights(self, label: str, layer: int, forward: int, weights: Tensor) -> None:
+        """Note weights `b h i j` that the model gave back, which it computed by itself."""
+        if self.layers is not None and layer not in self.layers:
+            return
+        self._dense.add(label)
+        seen = Seen.of_weights(weights, self.lens)
+        self._note(label, label, Key(layer, 0), forward, seen, None)
+
+    def _note(
+        self, path: str, name: str, key: Key, forward: int, seen: Seen, call: AttentionCall | None
+    ) -> None:
+        if self.heads is not None:
+            seen = seen.heads(self.heads)
+        model = self.model if call is not None else None
+        stack = self._stacks.get(name)
+        if stack is None:
+            stack = Stack(name, cross=is_cross(path, model), keep=self.lens.keep)
+            self._stacks[name] = stack
+        first = 0 if call is None else call.first_key
+        extent = seen.extent
+        ids, key_ids = self.inputs.ids_for(path, extent.i), None
+        real = self.inputs.real_for(path, first + extent.j)
+        if stack.cross:
+            key_ids, real = self.inputs.source(extent.j)
+        turn = sum(own.begun(key) for own in self._own_stacks(stack))
+        self.order.append(path)
+        stack.add(key, forward, Step(Piece(seen, first), ids, key_ids, real, turn))
+
+    def _own_stacks(self, stack: Stack) -> list[Stack]:
+        """Where the layers of a stack look at their own text."""
+        root = stack.path.partition("*")[0]
+        return [own for own in self._stacks.values() if own.path.startswith(root) and not own.cross]
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """What there is to see: "self", or "encoder", "decoder" and "cross"."""
+        return tuple(self._labels())
+
+    def passes(self, stack: str | None = None) -> int:
+        """How many passes were recorded."""
+        return len(self._stack(stack).passes)
+
+    def calls(
+        self, layer: int, stack: str | None = None, which: int = -1, occurrence: int = 0
+    ) -> list[Seen]:
+        """What a layer saw, call by call: the prompt, then each token."""
+        home = self._stack(stack)
+        pieces = home.pieces(Key(layer, occurrence), which)
+        lines = self._lines(home, which, occurrence)
+        if in_place(lines):
+            return [piece.seen for piece in pieces]
+        return [
+            batch_of([piece.seen.batch_row(line[call]) for line in lines])
+            for call, piece in enumerate(pieces)
+        ]
+
+    def seen(
+        self,
+        layer: int | str,
+        stack: str | None = None,
+        which: int = -1,
+        occurrence: int = 0,
+    ) -> Seen:
+        """What a layer saw in a pass (the last unless told otherwise), its calls put together.
+
+        Args:
+            layer: its number, or the path of the module that attends, "blocks.3.attn".
+            stack: which of `stacks`; needed where there are several and `layer` is a number.
+            which: the pass, counted as in a list.
+            occurrence: which call of the layer, where it attends several times in a forward call.
+        """
+        if isinstance(layer, str):
+            stack, number = stack_and_layer(layer)
+            layer = number or 0
+        home = self._stack(stack)
+        pieces = home.pieces(Key(layer, occurrence), which)
+        lines = self._lines(home, which, occurrence)
+        if in_place(lines):
+            return join(pieces)
+        return batch_of([join(along(line, pieces)) for line in lines])
+
+    def recording(
+        self,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        text: str | None = None,
+        stack: str | None = None,
+        which: int = -1,
+        occurrence: int = 0,
+        row: int = 0,
+        sequences: Tensor | None = None,
+    ) -> Recording:
+        """A pass as a recording, for views and files; of a padded batch without the padding.
+
+        Args:
+            tokenizer: names the tokens; they are called by their ids without.
+            text: the text that was read; put together from the tokens unless given.
+            stack: which of `stacks`; needed where there are several.
+            which: the pass, counted as in a list.
+            occurrence: which call of each layer, where layers attend several times in a forward
+                call.
+            row: the row of the batch.
+            sequences: the token ids that generate() gave back, `rows n`, after a beam search. `row`
+                then counts its rows, and the beam that became it is followed, which may have ended
+                before the others; without, `row` counts the beams of the last call.
+        """
+        home = self._stack(stack)
+        keys = home.keys(which, occurrence)
+        steps = home.steps(keys[0], which)
+        line = self._line_of(home, which, occurrence, row, sequences)
+        steps = steps[: len(line)]
+        pieces = {key: along(line, home.pieces(key, which)) for key in keys}
+        own = _joined_ids(steps, line)
+        source = None if steps[0].key_ids is None else steps[0].row_of(steps[0].key_ids, line[0])
+        real = _real_keys(steps, line)
+        if real is not None:
+            queries = None if home.cross else real
+            pieces = {key: _without_padding(pieces[key], queries, real) for key in keys}
+            own = own[real.start : real.stop] if own is not None and not home.cross else own
+            source = None if source is None else source[real.start : real.stop]
+        layers = {key: join(found) for key, found in pieces.items()}
+        _check_same_size(layers)
+        extent = layers[keys[0]].extent
+        queries, query_text = (), ""
+        if extent.i == extent.j and not home.cross:
+            said, tokens = tokens_of_ids(tokenizer, own, extent.j, text)
+        else:
+            said, tokens = tokens_of_ids(tokenizer, source, extent.j, text)
+            query_text, queries = tokens_of_ids(tokenizer, own, extent.i, None)
+        return Recording(
+            text=said,
+            tokens=tokens,
+            layers=tuple(layers.values()),
+            model=type(self.model).__name__,
+            made=self._made(home),
+            layer_numbers=tuple(key.layer for key in keys),
+            head_numbers=tuple(self.heads or range(extent.h)),
+            queries=queries,
+            query_text=query_text,
+        )
+
+    def _made(self, stack: Stack) -> dict[str, str]:
+        made = {"by": f"limelight {__version__}, watch", "lens": repr(self.lens)}
+        if stack.path in self._dense:
+            made["weights"] = "dense, as the model computed and returned them (output_attentions)"
+        if unseen := self.unseen.words():
+            made["unseen"] = unseen
+        return made
+
+    def _lines(self, stack: Stack, which: int, occurrence: int) -> list[list[int]]:
+        """For each row of the last call, the row of every call that it came from."""
+        before = stack.rows_before(which, occurrence, self._own_stacks(stack))
+        steps = stack.steps(stack.keys(which, occurrence)[0], which)
+        return [line_of(before, row) for row in range(steps[-1].piece.seen.extent.b)]
+
+    def _line_of(
+        self, stack: Stack, which: int, occurrence: int, row: int, sequences: Tensor | None
+    ) -> list[int]:
+        """The row of every call that a row of the last one, or a sequence of ids, came from."""
+        before = stack.rows_before(which, occurrence, self._own_stacks(stack))
+        steps = stack.steps(stack.keys(which, occurrence)[0], which)
+        rows = steps[0].piece.seen.extent.b
+        known = rows if sequences is None else _check_sequences(sequences)
+        if not 0 <= row < known:
+            raise OptionError(f"row must be one of 0 to {known - 1}, found {row}")
+        if sequences is None:
+            return line_of(before, row)
+        wanted: list[int] = sequences[row].tolist()
+        sources = self._sources(stack, which, rows)
+        first, last = row * sources // known, -(-(row + 1) * sources // known)
+        for call in range(len(steps), 0, -1):
+            for beam in range(first * rows // sources, last * rows // sources):
+                line = line_of(before[: call - 1], beam)
+                ids = _joined_ids(steps[:call], line)
+                if ids is not None and _became(ids, steps[0].piece.seen.extent.i, wanted):
+                    return line
+        raise OptionError(
+            "sequences must be what generate() gave back in this pass, found ids in row "
+            f"{row} that no beam of it read"
+        )
+
+    def _sources(self, stack: Stack, which: int, rows: int) -> int:
+        """How many sources the rows of a target are shared out to: beams of one stand together.
+
+        Targets of different sources may be the same ids; where there is no source, the same ids
+        are the same text.
+        """
+        own = self._own_stacks(stack)
+        if not any(other.cross for other in self._stacks.values()):
+            return 1
+        for other in self._stacks.values():
+            if other not in own and not other.cross:
+                count = len(other.passes)
+                pass_ = which if -count <= which < count else -1
+                steps = other.steps(other.keys(pass_, 0)[0], pass_)
+                sources = steps[0].piece.seen.extent.b
+                return sources if rows % sources == 0 else 1
+        return 1
+
+    def _labels(self) -> dict[str, str]:
+        return labelled(self._stacks, [one.path for one in self._stacks.values() if one.cross])
+
+    def _stack(self, stack: str | None) -> Stack:
+        labels = self._labels()
+        if not labels:
+            raise self.unseen.error()
+        if stack in self._stacks:
+            return self._stacks[stack]
+        if stack is None and len(labels) > 1:
+            raise OptionError(f"stack must be one of {', '.join(map(repr, labels))}, found None")
+        name = next(iter(labels)) if stack is None else stack
+        if name not in labels:
+            raise OptionError(
+                f"stack must be one of {', '.join(map(repr, labels))}, found {name!r}"
+            )
+        return self._stacks[labels[name]]
+
+
+def _real_keys(steps: list[Step], line: list[int]) -> range | None:
+    """Where the tokens of a line stand among its keys, if some of these are padding."""
+    last, row = steps[-1], line[len(steps) - 1]
+    if last.real is None:
+        return None
+    real = last.real[row * len(last.real) // last.piece.seen.extent.b]
+    return None if bool(real.all()) else real_run(real)
+
+
+def _without_padding(pieces: list[Piece], queries: range | None, keys: range) -> list[Piece]:
+    """Pieces of one line without its padding; `queries` None where they have none."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        rows = range(piece.seen.extent.i)
+        if queries is not None:
+            start = piece.last_key - len(rows)
+            first = max(queries.start - start, 0)
+            rows = range(first, max(first, min(queries.stop - start, len(rows))))
+        if len(rows):
+            kept.append(without_padding(piece, rows, keys))
+    return kept
+
+
+def _check_same_size(layers: dict[Key, Seen]) -> None:
+    """Raise where the layers of a stack read texts or pictures of different sizes."""
+    sizes = {tuple(seen.extent) for seen in layers.values()}
+    if len(sizes) > 1:
+        found = ", ".join(f"{key.layer}: {tuple(seen.extent)}" for key, seen in layers.items())
+        raise OptionError(
+            "the layers of this stack read inputs of different sizes, which make no one "
+            f"recording; found (b, h, i, j) by layer {found}. Watch them with layers=[...], or "
+            "ask for seen(layer)"
+        )
+
+
+def _became(ids: list[int], prompt: int, sequence: list[int]) -> bool:
+    """True where generate() gave these ids back: after them a token and padding at most.
+
+    Some models give back what they generated without the prompt that they made themselves.
+    """
+    return any(
+        len(own) > 0 and sequence[: len(own)] == own and len(set(sequence[len(own) + 1 :])) <= 1
+        for own in (ids, ids[prompt:])
+    )
+
+
+def _check_sequences(sequences: Tensor) -> int:
+    """How many rows of ids there are."""
+    if sequences.ndim != 2 or sequences.is_floating_point():
+        raise OptionError(
+            f"sequences must be token ids (rows, n), found {sequences.dtype} of shape "
+            f"{shape_text(sequences)}"
+        )
+    return len(sequences)
+
+
+def _joined_ids(steps: list[Step], line: list[int]) -> list[int] | None:
+    ids: list[int] = []
+    for step, row in zip(steps, line, strict=False):
+        if step.ids is None:
+            return None
+        ids += step.row_of(step.ids, row)
+    return ids
