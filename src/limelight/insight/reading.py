@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError, UnavailableError
-from limelight.layers.attention import Attention
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import load
@@ -174,17 +173,11 @@ def through_the_seam(model: nn.Module) -> Generator[None]:
     if not is_hugging_face(model):
         yield
         return
-    from limelight.seeing.watching.huggingface import check_model, register, set_implementation
+    from limelight.seeing.watching.huggingface import check_model, switched
 
-    register()
     check_model(model)
-    foreign: Any = model
-    configs = set_implementation(foreign)
-    try:
+    with switched(model):
         yield
-    finally:
-        for config, before in configs:
-            config._attn_implementation_internal = before
 
 
 @contextmanager
@@ -199,12 +192,8 @@ def at_rest(model: nn.Module) -> Generator[None]:
 
 
 def layer_of(call: AttentionCall) -> int:
-    """The number of the layer that makes a call, counted from 0.
-
-    Layers that share one module (ALBERT) are told apart by the order of its calls.
-    """
-    number = 0 if call.layer is None else call.layer
-    return number if isinstance(call.module, Attention) else number + call.occurrence
+    """The number of the layer that makes a call, counted from 0."""
+    return call.layer or 0
 
 
 def _own(model: Encoder | Decoder, text: str | Tensor) -> Reading:

@@ -109,6 +109,19 @@ def _is_own_attention(part: object, home: object) -> bool:
 _WAYS = ("get_interface(", "scaled_dot_product_attention(")
 
 
+def check_model(model: nn.Module) -> None:
+    """Raise where a Hugging Face model, or one inside it, is off the attention interface."""
+    from transformers import PreTrainedModel
+
+    for part in model.modules():
+        # transformers has no public way to ask; to try and fail would leave a warning behind.
+        if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
+            raise UnavailableError(
+                f"{type(part).__name__} computes its attention by itself instead of through the "
+                "attention interface of transformers: its calls cannot be changed"
+            )
+
+
 @contextmanager
 def switched(model: nn.Module) -> Generator[None]:
     """Within the block, the Hugging Face models in a module run on limelight's attention.
@@ -132,7 +145,6 @@ def switched(model: nn.Module) -> Generator[None]:
     token = _watching.set(True)
     try:
         for part in parts:
-            # transformers has no public way to ask; to try and fail would leave a warning behind.
             if part not in done and part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
                 part.set_attn_implementation(NAME)
                 done.update(part.modules())
