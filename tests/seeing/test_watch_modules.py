@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import limelight as ll
 from limelight.errors import UnavailableError
-from limelight.ops.masks.constructors import causal
+from limelight.ops.masks.band import causal
 
 LENS = ll.Lens(top=3, entropy=True, received=True)
 

@@ -25,7 +25,7 @@ from limelight.errors import LimelightError
 from limelight.ops.calls import AttentionCall, computing, intercepted, run, run_seen
 from limelight.ops.doors import scaled_dot_product_attention
 from limelight.ops.lens.spec import Lens
-from limelight.ops.masks.constructors import causal
+from limelight.ops.masks.band import causal
 
 
 class TorchCalls(TorchFunctionMode):

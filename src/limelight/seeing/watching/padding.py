@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import and_
 
 from torch import Tensor
 
 from limelight.ops.lens.sources import Call
 from limelight.ops.lens.spec import Links, Statistics
 from limelight.ops.lens.tiled import statistics
-from limelight.ops.masks.mask import Both, Dense, Mask
-from limelight.ops.masks.rules import Band, Padding
+from limelight.ops.masks.band import Band
+from limelight.ops.masks.combine import And
+from limelight.ops.masks.dense import Dense
+from limelight.ops.masks.mask import Mask
+from limelight.ops.masks.padding import Padding
 from limelight.ops.problem import Problem
 from limelight.seeing.recording.join import Piece
 
@@ -103,8 +108,8 @@ def _part_of_mask(problem: Problem, rows: range, keys: range) -> Mask | None:
 def _without_padding(mask: Mask | None) -> Mask | None:
     if isinstance(mask, Padding):
         return None
-    if isinstance(mask, Both):
-        parts = [_without_padding(part) for part in (mask.first, mask.second)]
+    if isinstance(mask, And):
+        parts = [_without_padding(part) for part in mask.masks]
         kept = [part for part in parts if part is not None]
-        return Both(kept[0], kept[1]) if len(kept) == 2 else kept[0] if kept else None
+        return reduce(and_, kept) if kept else None
     return mask
