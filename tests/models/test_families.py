@@ -192,7 +192,7 @@ def test_old_spelling_of_rotary_scaling():
 @pytest.mark.parametrize(
     ("hf", "words"),
     [
-        ({"model_type": "t5"}, "model_type must be one of .* found 't5'"),
+        ({"model_type": "bloom"}, "model_type must be one of .* found 'bloom'"),
         ({}, "found None"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "relative_key"),
         ({"model_type": "bert", "hidden_act": "mish"}, "hidden_act must be one of .* 'mish'"),

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.checks import check_number, check_probability, check_whole, shape_text
+from limelight.checks import (
+    check_number,
+    check_positive,
+    check_probability,
+    check_whole,
+    shape_text,
+)
 from limelight.errors import OptionError, ShapeError
 from limelight.layers.cache import KeyValues
 from limelight.layers.linear import Linear
+from limelight.layers.norm import make_norm
 from limelight.layers.rotary import Rotation, rotate
 from limelight.ops.attend import attend
 from limelight.ops.bias import Alibi
@@ -46,6 +53,9 @@ class Attention(nn.Module):
         heads_see: "all" of the input, or each its own "slice" of m/h channels, with W_t of
             `d m/h`; then `inputs.weight` is `h 2d+e m/h`.
         scale: 1/√d unless given.
+        softcap: c bends the scores to c·tanh(scores/c), as Gemma 2 does; not unless given.
+        head_norm: the ε of an RMS norm over the channels of each query and key head, before they
+            are turned, as Qwen 3 and Gemma 3 have; none unless given.
         dropout: the probability that a weight is dropped in training.
 
     The formula of one head, softmax(QKᵀ/√d)V with W's of m × m and nothing around it:
@@ -76,6 +86,8 @@ class Attention(nn.Module):
         output: bool = True,
         heads_see: Sight = "all",
         scale: float | None = None,
+        softcap: float | None = None,
+        head_norm: float | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -84,7 +96,7 @@ class Attention(nn.Module):
         self.head_size = _head_size(width, heads) if head_size is None else head_size
         self.value_size = self.head_size if value_size is None else value_size
         self.value_rank, self.heads_see = value_rank, heads_see
-        self.scale, self.dropout = scale, dropout
+        self.scale, self.softcap, self.dropout = scale, softcap, dropout
         self._check(bias)
         q, k, v = self._sizes()
         self.inputs: nn.Linear | HeadLinear
@@ -96,6 +108,10 @@ class Attention(nn.Module):
         self.value_up = Linear(v, gathered, bias=False) if value_rank is not None else None
         concatenated = heads * self.value_size
         self.output = Linear(concatenated, width, bias=bias == "all") if output else None
+        self.query_norm = self.key_norm = None
+        if head_norm is not None:
+            self.query_norm = make_norm("rms", self.head_size, head_norm)
+            self.key_norm = make_norm("rms", self.head_size, head_norm)
 
     def forward(
         self,
@@ -124,13 +140,15 @@ class Attention(nn.Module):
             heads = run(
                 AttentionCall(
                     query, key, value,
-                    mask=mask, bias=bias, scale=self.scale, dropout=dropout, module=self,
+                    mask=mask, bias=bias, scale=self.scale, softcap=self.softcap, dropout=dropout,
+                    module=self,
                 )
             )  # fmt: skip
         else:
             heads = attend(
-                query, key, value, mask=mask, bias=bias, scale=self.scale, dropout=dropout
-            )
+                query, key, value,
+                mask=mask, bias=bias, scale=self.scale, softcap=self.softcap, dropout=dropout,
+            )  # fmt: skip
         concatenated = heads.transpose(1, 2).flatten(2)
         return concatenated if self.output is None else self.output(concatenated)
 
@@ -152,6 +170,12 @@ class Attention(nn.Module):
             )
             if rotation is not None:
                 query, key = rotate(query, rotation), rotate(key, rotation)
+        elif self.query_norm is not None and self.key_norm is not None:
+            q, k, v = self.inputs(x).split(self._sizes(), dim=-1)
+            query, key = self.query_norm(self._by_head(q)), self.key_norm(self._by_head(k))
+            if rotation is not None:
+                query, key = rotate(query, rotation), rotate(key, rotation)
+            value = self._values(v)
         elif rotation is None:
             q, k, v = self.inputs(x).split(self._sizes(), dim=-1)
             query, key, value = self._by_head(q), self._by_head(k), self._values(v)
@@ -218,6 +242,8 @@ class Attention(nn.Module):
         check_probability("dropout", self.dropout)
         if self.scale is not None:
             check_number("scale", self.scale, "a finite number")
+        if self.softcap is not None:
+            check_positive("softcap", self.softcap)
         if self.heads % self.kv_heads:
             raise OptionError(
                 f"kv_heads must divide heads, "

@@ -19,7 +19,7 @@ from limelight.layers.rotary import Rotation
 from limelight.ops.bias import Alibi
 from limelight.ops.masks.mask import Mask
 
-Order = Literal["pre", "post", "late"]
+Order = Literal["pre", "post", "late", "sandwich"]
 
 NormMaker = Callable[[int], nn.Module]
 
@@ -34,6 +34,7 @@ class Block(nn.Module):
         pre     a = x + Attention(norm(x));    y = a + FFN(norm(a))
         post    a = norm(x + Attention(x));    y = norm(a + FFN(a))
         late    a = Attention(x);              y = norm(FFN(a) + a)
+        sandwich    a = x + norm(Attention(norm(x)));    y = a + norm(FFN(norm(a)))
 
     With `cross`, attention to a memory stands between the two, in the same form.
     "late" is for stacks whose residual starts after attention: h = LayerNorm(FFN(A) + A).
@@ -65,8 +66,10 @@ class Block(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if order not in ("pre", "post", "late"):
-            raise OptionError(f"order must be 'pre', 'post' or 'late', found {order!r}")
+        if order not in ("pre", "post", "late", "sandwich"):
+            raise OptionError(f"order must be 'pre', 'post', 'late' or 'sandwich', found {order!r}")
+        if order == "sandwich" and cross is not None:
+            raise OptionError("order='sandwich' goes without attention to a memory")
         width = attention.width
         if feedforward.width != width or (cross is not None and cross.width != width):
             raise OptionError(f"every layer of a block must have width {width} as its attention")
@@ -87,6 +90,9 @@ class Block(nn.Module):
         self.cross_norm = norm(width) if cross is not None and order != "late" else None
         self.feedforward = feedforward
         self.feedforward_norm = norm(width)
+        self.attention_out_norm = self.feedforward_out_norm = None
+        if order == "sandwich":
+            self.attention_out_norm, self.feedforward_out_norm = norm(width), norm(width)
 
     def forward(
         self,
@@ -102,22 +108,28 @@ class Block(nn.Module):
         """`b n m` → `b n m`; mask, bias and rotation go to self-attention, memory_mask to cross."""
         own, other = (None, None) if cache is None else cache
         attention = partial(self.attention, mask=mask, bias=bias, rotation=rotation, cache=own)
-        x = self._around(x, self.attention_norm, attention)
+        x = self._around(x, self.attention_norm, attention, self.attention_out_norm)
         if self.cross is not None:
             if memory is None:
                 raise OptionError("this block attends to a memory: memory must be given")
             cross = partial(self.cross, memory=memory, mask=memory_mask, cache=other)
             x = self._around(x, self.cross_norm, cross)
-        return self._around(x, self.feedforward_norm, self.feedforward)
+        return self._around(x, self.feedforward_norm, self.feedforward, self.feedforward_out_norm)
 
     def _around(
-        self, x: Tensor, norm: nn.Module | None, layer: Callable[[Tensor], Tensor]
+        self,
+        x: Tensor,
+        norm: nn.Module | None,
+        layer: Callable[[Tensor], Tensor],
+        out_norm: nn.Module | None = None,
     ) -> Tensor:
         """A layer with its way around it, and the norm where `order` puts it."""
         if norm is None:  # "late": nothing goes around attention
             return self._drop(layer(x))
         if self.order == "pre":
             return x + self._drop(layer(norm(x)))
+        if out_norm is not None:
+            return x + self._drop(out_norm(layer(norm(x))))
         return norm(x + self._drop(layer(x)))
 
     def _drop(self, y: Tensor) -> Tensor:

@@ -13,7 +13,10 @@ from limelight.errors import OptionError, ShapeError
 from limelight.layers.linear import Linear
 from limelight.ops.activations import gelu, gelu_tanh, swiglu
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"]
+
+GATED = ("swiglu", "geglu", "geglu_tanh")
+"""Activations of two matrices, gate and up."""
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -21,7 +24,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "swiglu": swiglu,
+    "geglu": lambda x: _gated(x, gelu),
+    "geglu_tanh": lambda x: _gated(x, gelu_tanh),
 }
+
+
+def _gated(x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    gate, up = x.chunk(2, dim=-1)
+    return activation(gate) * up
 
 
 class FeedForward(nn.Module):
@@ -29,8 +39,10 @@ class FeedForward(nn.Module):
 
         relu, gelu, gelu_tanh    y = act(x·W_up) · W_down
         swiglu                   y = (silu(x·W_gate) ⊙ x·W_up) · W_down
+        geglu, geglu_tanh        y = (gelu(x·W_gate) ⊙ x·W_up) · W_down
 
-    For swiglu the gate and up matrices are stored as one, gate first: `up.weight` is `2f m`.
+    Where there is a gate, its matrix and the up matrix are stored as one, gate first: `up.weight`
+    is `2f m`.
     Shazeer 2020, https://arxiv.org/abs/2002.05202
 
     >>> import torch, limelight as ll
@@ -53,7 +65,7 @@ class FeedForward(nn.Module):
         hidden = 4 * width if hidden is None else hidden
         self.width = check_whole("width", width)
         check_whole("hidden", hidden)
-        self.up = Linear(width, 2 * hidden if activation == "swiglu" else hidden, bias=bias)
+        self.up = Linear(width, 2 * hidden if activation in GATED else hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
         self.activation = activation
         self._activate = ACTIVATIONS[activation]

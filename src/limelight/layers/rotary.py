@@ -1,6 +1,7 @@
 """Rotary positions: query and key are turned by an angle that grows with their position.
 
-Channel t is paired with channel t + d/2, and the pair at position p turns by p·θ_t:
+Channel t is paired with channel t + d/2 ("halves"), or channel 2t with 2t + 1 ("interleaved", as in
+Meta's own Llama files); the pair at position p turns by p·θ_t:
 
     θ_t = base^(−2t/d)          t = 0 … d/2 − 1
     turned = x · cos(pθ) + swap(x) · sin(pθ)        swap(x) = [−second half, first half]
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +25,25 @@ from limelight.checks import check_number, check_positive, check_whole
 from limelight.errors import OptionError
 from limelight.fields import check_fields
 
+Pairs = Literal["halves", "interleaved"]
+"""Which two channels turn together: t and t + d/2, or 2t and 2t + 1."""
+
 
 class Rotation(NamedTuple):
     """What turns queries and keys: both `b n 1 d`, or `1 n 1 d` for every row alike."""
 
     cos: Tensor
     sin: Tensor
-    """with the minus sign of `swap` inside: −sin in the first half"""
+    """with the minus sign of `swap` inside: −sin for the first channel of a pair"""
+    pairs: Pairs = "halves"
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     """Turn `b n h d` by its positions; arithmetic in the rotation's float32, dtype as `x`."""
-    swapped = x.roll(x.shape[-1] // 2, -1)
+    if rotation.pairs == "halves":
+        swapped = x.roll(x.shape[-1] // 2, -1)
+    else:
+        swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     return torch.addcmul(x * rotation.cos, swapped, rotation.sin).to(x.dtype)
 
 
@@ -189,8 +197,18 @@ class Rotary(nn.Module):
             [-0.4161,  0.0000,  0.9093,  0.0000]])
     """
 
-    def __init__(self, size: int, *, base: float = 10000.0, scaling: Scaling | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        base: float = 10000.0,
+        scaling: Scaling | None = None,
+        pairs: Pairs = "halves",
+    ) -> None:
         super().__init__()
+        if pairs not in ("halves", "interleaved"):
+            raise OptionError(f"pairs must be 'halves' or 'interleaved', found {pairs!r}")
+        self.pairs: Pairs = pairs
         if check_whole("size", size) % 2:
             raise OptionError(f"rotary needs an even number of head channels, found {size}")
         check_number("rotary base", base, "above 1", above=1.0)
@@ -214,9 +232,15 @@ class Rotary(nn.Module):
             turns = turns[None]
         amplitude = 1.0 if self.scaling is None else self.scaling.amplitude()
         cos, sin = turns.cos() * amplitude, turns.sin() * amplitude
+        join = torch.cat if self.pairs == "halves" else _side_by_side
         return Rotation(
-            torch.cat((cos, cos), dim=-1)[:, :, None], torch.cat((-sin, sin), dim=-1)[:, :, None]
+            join((cos, cos), dim=-1)[:, :, None], join((-sin, sin), dim=-1)[:, :, None], self.pairs
         )
 
     def extra_repr(self) -> str:
         return f"size={self.size}, base={self.base}, scaling={self.scaling}"
+
+
+def _side_by_side(parts: tuple[Tensor, Tensor], dim: int) -> Tensor:
+    """The channels of both in turn: 2t from the first, 2t + 1 from the second."""
+    return torch.stack(parts, dim=dim).flatten(dim - 1)

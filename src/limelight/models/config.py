@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal, cast
 
-from limelight.checks import check_number, check_probability, check_whole
+from limelight.checks import check_number, check_positive, check_probability, check_whole
 from limelight.errors import OptionError
 from limelight.fields import check_fields, check_names, check_value
 from limelight.layers.attention import Sight
 from limelight.layers.block import Order
 from limelight.layers.feedforward import Activation
 from limelight.layers.norm import Norm
-from limelight.layers.rotary import SCALINGS, Scaling
+from limelight.layers.rotary import SCALINGS, Pairs, Scaling
 
 Kind = Literal["encoder", "decoder", "transformer"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
@@ -55,8 +55,26 @@ class Config:
     positions: Positions = "learned"
     rotary_base: float = 10000.0
     rotary_scaling: Scaling | None = None
+    rotary_pairs: Pairs = "halves"
+    """which channels turn together: t and t + d/2, or interleaved 2t and 2t + 1: see `Rotary`"""
     window: int | None = None
     """how many tokens back (an encoder: and ahead) a token sees, all unless given"""
+    global_layers: tuple[int, ...] = ()
+    """of a decoder with a window: layers that see all nevertheless"""
+    window_base: float | None = None
+    """the rotary base of layers with a window, where it differs; they have no scaling then"""
+    scale: float | None = None
+    """of the scores, 1/√d unless given"""
+    softcap: float | None = None
+    """bends the scores of attention to c·tanh(s/c), not unless given"""
+    logit_softcap: float | None = None
+    """the same for the logits"""
+    logit_scale: float = 1.0
+    """what the logits are multiplied by (T5: 1/√width)"""
+    head_norm: bool = False
+    """an RMS norm on each query and key head (Qwen 3, Gemma 3)"""
+    embedding_width: int | None = None
+    """channels of the token table where a matrix maps them to width (ELECTRA)"""
     activation: Activation = "gelu"
     norm: Norm = "layer"
     norm_eps: float = 1e-5
@@ -83,13 +101,24 @@ class Config:
         self._check_positions()
         if self.decoder_layers is not None and self.kind != "transformer":
             raise OptionError(f"decoder_layers is for kind='transformer', found {self.kind!r}")
+        if self.global_layers and (self.kind != "decoder" or self.window is None):
+            raise OptionError("global_layers are for a decoder with a window")
+        if self.embedding_width is not None and self.kind != "encoder":
+            raise OptionError(f"embedding_width is for kind='encoder', found {self.kind!r}")
         if self.segments and self.kind != "encoder":
             raise OptionError(f"segments are for kind='encoder', found {self.kind!r}")
 
     def _check_sizes(self) -> None:
         for name in ("vocabulary", "width", "layers", "heads", "context"):
             check_whole(name, getattr(self, name), 1)
-        for name in ("decoder_layers", "kv_heads", "head_size", "value_rank", "hidden"):
+        for name in (
+            "decoder_layers",
+            "kv_heads",
+            "head_size",
+            "value_rank",
+            "hidden",
+            "embedding_width",
+        ):
             if getattr(self, name) is not None:
                 check_whole(name, getattr(self, name), 1)
         check_whole("segments", self.segments, 0)
@@ -102,6 +131,12 @@ class Config:
             "norm_eps", self.norm_eps, "a small positive number, below 1", above=0.0, below=1.0
         )
         check_number("rotary_base", self.rotary_base, "above 1", above=1.0)
+        check_number("logit_scale", self.logit_scale, "a finite number")
+        for name in ("window_base", "scale", "softcap", "logit_softcap"):
+            if getattr(self, name) is not None:
+                check_positive(name, getattr(self, name))
+        for layer in self.global_layers:
+            check_whole("each of global_layers", layer, 0, self.layers - 1)
 
     def _check_heads(self) -> None:
         if not self.head_size:
@@ -133,6 +168,11 @@ class Config:
             raise OptionError(f"rotary positions need an even head size, found {self.head_size}")
         if self.positions == "sinusoidal" and self.width % 2:
             raise OptionError(f"sinusoidal positions need an even width, found {self.width}")
+
+    @property
+    def cache_window(self) -> int | None:
+        """How many tokens back any layer sees, which is what a cache keeps; None: all."""
+        return None if self.global_layers else self.window
 
     @classmethod
     def transformer2017(cls, **changes: Any) -> Config:
@@ -218,6 +258,8 @@ class Config:
         if missing:
             raise OptionError(f"config lacks fields: {', '.join(missing)}")
         values = dict(values)
+        if isinstance(values.get("global_layers"), list):
+            values["global_layers"] = tuple(values["global_layers"])
         scaling = values.get("rotary_scaling")
         if isinstance(scaling, dict):
             values["rotary_scaling"] = make_scaling(cast("dict[str, Any]", scaling))

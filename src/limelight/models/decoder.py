@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError
@@ -82,17 +83,26 @@ class Decoder(nn.Module):
         """Hidden states after the last block and norm: `b n m`, or `total m` when packed."""
         if cache is not None:
             check_cache(cache, self.config, self.config.layers)
+        config = self.config
+        mixed = bool(config.global_layers)
         inputs = prepare_inputs(
-            tokens, lengths, reach=causal_reach(self.config.window), cache=cache
-        )
+            tokens, lengths, cache=cache,
+            reach=causal_reach(config.cache_window),
+            local=causal_reach(config.window) if mixed else None,
+        )  # fmt: skip
         x = self.stack(self.embedding(inputs), inputs, cache=cache)
         return x if inputs.packed is None else x[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`… m` → `… v`."""
         weight = self.embedding.tokens.weight if self.head is None else self.head.weight
-        return project(hidden, weight)
+        config = self.config
+        if config.logit_scale != 1:
+            hidden = hidden * config.logit_scale
+        logits = project(hidden, weight)
+        cap = config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def new_cache(self, capacity: int = 64) -> Cache:
         """An empty cache that fits this model, with room for `capacity` tokens to begin with."""
-        return Cache(self.config.layers, window=self.config.window, capacity=capacity)
+        return Cache(self.config.layers, window=self.config.cache_window, capacity=capacity)

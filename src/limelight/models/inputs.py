@@ -37,6 +37,8 @@ class Inputs(NamedTuple):
     mask: Mask | None
     packed: tuple[int, ...] | None
     """the lengths of packed texts"""
+    local: Mask | None = None
+    """of layers with a window, in a model that also has layers without"""
 
 
 def prepare_inputs(
@@ -44,9 +46,32 @@ def prepare_inputs(
     lengths: Sequence[int] | Tensor | None,
     *,
     reach: Mask | None,
+    local: Mask | None = None,
     cache: Cache | None = None,
 ) -> Inputs:
-    """Check the tokens of a call and say where they stand; `reach` is what a text may see."""
+    """Check the tokens of a call and say where they stand.
+
+    `reach` is what a token of a text may see, `local` what it may in layers with a window where
+    some layers have none.
+    """
+    inputs = _prepare(tokens, lengths, reach, cache)
+    if local is None:
+        return inputs
+    # The cache holds all that any layer sees, also for a single new token.
+    if cache is not None and tokens.ndim == 2:
+        if cache.lengths is None:
+            return inputs._replace(local=local)
+        filled = padding([length + tokens.shape[1] for length in cache.lengths], side="left")
+        return inputs._replace(local=local & filled)
+    return inputs._replace(local=_prepare(tokens, lengths, local, None).mask)
+
+
+def _prepare(
+    tokens: Tensor,
+    lengths: Sequence[int] | Tensor | None,
+    reach: Mask | None,
+    cache: Cache | None,
+) -> Inputs:
     if tokens.dtype not in (torch.int64, torch.int32):
         raise DtypeError(f"tokens is {tokens.dtype}, expected whole numbers (int64 or int32)")
     counts = None if lengths is None else _counts(lengths)

@@ -6,17 +6,20 @@ Names in the state dict (t counts blocks from 0; those in brackets exist by the 
     [embedding.positions.weight]             context m                  positions="learned"
     [embedding.segments.weight]              segments m
     [embedding.norm.weight, .bias]           m                          embedding="normed"
+    [embedding.up.weight, .bias]             m c                        embedding_width=c
     stack.blocks.t.attention.inputs.weight   h·d + 2·g·d  m             Q rows, K rows, V rows
                                              h 3·d m/h                  heads_see="slice"
     [stack.blocks.t.attention.inputs.bias]
     [stack.blocks.t.attention.value_up.weight]  g·d r                   value_rank=r; V rows are r
+    [stack.blocks.t.attention.query_norm.weight, .key_norm.weight]  d   head_norm
     stack.blocks.t.attention.output.weight   m h·d
     [stack.blocks.t.attention.output.bias]
     [stack.blocks.t.attention_norm.weight, .bias]                       not with order="late"
-    stack.blocks.t.feedforward.up.weight     f m; swiglu: 2f m, gate rows first
+    stack.blocks.t.feedforward.up.weight     f m; gated: 2f m, gate rows first
     stack.blocks.t.feedforward.down.weight   m f
     [stack.blocks.t.feedforward.up.bias, .down.bias]
     stack.blocks.t.feedforward_norm.weight, [.bias]
+    [stack.blocks.t.attention_out_norm.weight, .feedforward_out_norm.weight]  order="sandwich"
     [stack.norm.weight, .bias]               m                          order="pre"
     [stack.relative.table]                   buckets h                  positions="relative"
 """
@@ -35,6 +38,7 @@ from limelight.layers.attention import Attention, Biases, HeadLinear, Sight
 from limelight.layers.block import Block
 from limelight.layers.cache import Cache
 from limelight.layers.feedforward import FeedForward
+from limelight.layers.linear import Linear
 from limelight.layers.norm import make_norm
 from limelight.layers.positions import RelativeBias, sinusoidal
 from limelight.layers.rotary import Rotary
@@ -61,6 +65,9 @@ class Embedding(nn.Module):
         super().__init__()
         self.config = config
         width = config.width
+        inner = width if config.embedding_width is None else config.embedding_width
+        self.up = None if inner == width else Linear(inner, width)
+        width = inner
         self.tokens = nn.Embedding(config.vocabulary, width)
         learned = config.positions == "learned"
         self.positions = nn.Embedding(config.context, width) if learned else None
@@ -81,12 +88,13 @@ class Embedding(nn.Module):
                 )
             x = x + self.positions(inputs.positions)
         elif self.config.positions == "sinusoidal":
-            x = x + sinusoidal(inputs.positions, self.config.width).to(x.dtype)
+            x = x + sinusoidal(inputs.positions, x.shape[-1]).to(x.dtype)
         x = self._add_segments(x, inputs, segments)
         if self.norm is not None:
             x = self.norm(x)
         dropout = self.config.dropout
-        return F.dropout(x, dropout) if dropout and self.training else x
+        x = F.dropout(x, dropout) if dropout and self.training else x
+        return x if self.up is None else self.up(x)
 
     def _look_up(self, tokens: Tensor) -> Tensor:
         try:
@@ -121,14 +129,20 @@ class Stack(nn.Module):
     def __init__(self, config: Config, layers: int, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([make_block(config, cross=cross) for _ in range(layers)])
-        pre = config.order == "pre"
+        pre = config.order in ("pre", "sandwich")
         self.norm = make_norm(config.norm, config.width, config.norm_eps) if pre else None
-        self.rotary = self.relative = None
+        self.rotary = self.local_rotary = self.relative = None
+        self._global = frozenset(config.global_layers)
         self._alibi: Alibi | None = None
         if config.positions == "rotary":
             self.rotary = Rotary(
-                config.head_size, base=config.rotary_base, scaling=config.rotary_scaling
-            )
+                config.head_size, base=config.rotary_base, scaling=config.rotary_scaling,
+                pairs=config.rotary_pairs,
+            )  # fmt: skip
+            if config.window_base is not None:
+                self.local_rotary = Rotary(
+                    config.head_size, base=config.window_base, pairs=config.rotary_pairs
+                )
         elif config.positions == "relative":
             self.relative = RelativeBias(config.heads, both_ways=not causal)
         elif config.positions == "alibi":
@@ -145,14 +159,17 @@ class Stack(nn.Module):
     ) -> Tensor:
         new = x.shape[1]
         rotation = None if self.rotary is None else self.rotary(inputs.positions)
+        local = rotation if self.local_rotary is None else self.local_rotary(inputs.positions)
         bias: Tensor | Alibi | None = self._alibi
         if self.relative is not None:
             past = cache is not None and inputs.packed is None
             bias = self.relative(new, cache.visible(new) if cache is not None and past else new)
         for index, block in enumerate(self.blocks):
+            everywhere = inputs.local is None or index in self._global
             x = block(
                 x, memory,
-                mask=inputs.mask, bias=bias, rotation=rotation, memory_mask=memory_mask,
+                mask=inputs.mask if everywhere else inputs.local, bias=bias,
+                rotation=rotation if everywhere else local, memory_mask=memory_mask,
                 cache=None if cache is None else cache.blocks[index],
             )  # fmt: skip
         if cache is not None:
@@ -187,16 +204,19 @@ def _make_attention(config: Config, *, heads_see: Sight) -> Attention:
         value_rank=config.value_rank,
         bias=_ATTENTION_BIAS[config.bias],
         heads_see=heads_see,
+        scale=config.scale,
+        softcap=config.softcap,
+        head_norm=config.norm_eps if config.head_norm else None,
         dropout=config.dropout,
     )
 
 
 def check_cache(cache: Cache, config: Config, layers: int) -> None:
     """Raise unless the cache was made for a model of this config."""
-    if len(cache.blocks) != layers or cache.window != config.window:
+    if len(cache.blocks) != layers or cache.window != config.cache_window:
         raise OptionError(
             f"cache has {len(cache.blocks)} layers and window {cache.window}, "
-            f"expected {layers} and {config.window}: make it with new_cache()"
+            f"expected {layers} and {config.cache_window}: make it with new_cache()"
         )
 
 

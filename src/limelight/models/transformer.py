@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from limelight.checks import shape_text
@@ -120,11 +121,16 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """`… m` → `… v`."""
         weight = self.embedding.tokens.weight if self.head is None else self.head.weight
-        return project(hidden, weight)
+        config = self.config
+        if config.logit_scale != 1:
+            hidden = hidden * config.logit_scale
+        logits = project(hidden, weight)
+        cap = config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def new_cache(self, capacity: int = 64) -> Cache:
         """An empty cache that fits the decoder."""
-        return Cache(self.decoder_layers, window=self.config.window, capacity=capacity)
+        return Cache(self.decoder_layers, window=self.config.cache_window, capacity=capacity)
 
 
 def _filled(lengths: Sequence[int] | Tensor, columns: int) -> Mask | None:

