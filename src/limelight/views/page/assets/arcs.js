@@ -2,7 +2,7 @@
 
 import { FONT, fitted, number, reveal, scrolling, svg, widthOf } from "./dom.js";
 import { height } from "./scale.js";
-import { answers, asking, strongest, weightAt } from "./view.js";
+import { answers, askers, strongest, weightAt } from "./view.js";
 
 /** @typedef {import("./view.js").View} View */
 
@@ -56,8 +56,8 @@ export function createArcs(store) {
 
   function focus(view) {
     const { state, palette } = view;
-    const row = asking(state);
-    const chosen = choose(view, row, state.key);
+    const asks = askers(state);
+    const chosen = choose(view, asks, state.key);
     const y = (place) => 8 + (place + 0.5) * layout.step;
     const rowPlace = new Map(layout.rows.map((token, place) => [token, place]));
     const columnPlace = new Map(layout.columns.map((token, place) => [token, place]));
@@ -74,34 +74,35 @@ export function createArcs(store) {
       });
     }));
     names.replaceChildren(
-      ...side(view, layout.rows, false, row, y),
-      ...side(view, layout.columns, true, state.key, y, row),
+      ...side(view, layout.rows, false, asks, y),
+      ...side(view, layout.columns, true, state.key === null ? [] : [state.key], y, asks),
     );
   }
 
   const element = scrolling({ class: "frame" }, root);
   return { element, picture: root, draw, focus, reveal: (row) => reveal(element, names.children[layout.rows.indexOf(row)] ?? names) };
 
-  /** @param {View} view @param {number[]} tokens @param {boolean} right @param {number | null} marked @param {(place: number) => number} y @param {number | null} row */
-  function side(view, tokens, right, marked, y, row = null) {
+  /** @param {View} view @param {number[]} tokens @param {boolean} right @param {number[]} marked @param {(place: number) => number} y @param {number[]} asks */
+  function side(view, tokens, right, marked, y, asks = []) {
+    const some = asks.length > 0;
     const { palette } = view;
     const labels = (right ? view.columns : view.rows).labels;
     return tokens.map((token, place) => {
       const faint = right && view.background.has(token);
-      const weight = right && row !== null && view.shown(token) ? weightAt(view, row, token) : 0;
-      const strong = token === marked || (row !== null && right && weight >= 0.04);
-      const fill = token === marked ? (right ? palette.answer : palette.ask) : faint ? palette.muted : palette.ink;
+      const weight = right && view.shown(token) ? asks.reduce((total, row) => total + weightAt(view, row, token), 0) : 0;
+      const strong = marked.includes(token) || (some && right && weight >= 0.04);
+      const fill = marked.includes(token) ? (right ? palette.answer : palette.ask) : faint ? palette.muted : palette.ink;
       const gap = place > 0 && tokens[place - 1] !== token - 1;
       const text = svg("text", {
         x: right ? layout.end + 9 : layout.start - 9, y: y(place),
         "text-anchor": right ? "start" : "end", "dominant-baseline": "central",
-        fill, "font-weight": strong ? 650 : 400, "fill-opacity": right && row !== null && !strong ? 0.55 : 1,
+        fill, "font-weight": strong ? 650 : 400, "fill-opacity": right && some && !strong ? 0.55 : 1,
       }, fitted(gap ? `… ${labels[token]}` : labels[token], layout.size, LABEL));
-      if (!strong || !right || row === null) return text;
+      if (!strong || !right || !some) return text;
       return svg("g", {}, text, svg("text", {
         x: layout.numbers, y: y(place), "text-anchor": "end", "dominant-baseline": "central",
         fill: palette.muted, "font-size": layout.size * 0.92,
-      }, number(weightAt(view, row, token))));
+      }, number(asks.reduce((total, row) => total + weightAt(view, row, token), 0))));
     });
   }
 }
@@ -121,9 +122,10 @@ function measure(view) {
 }
 
 /** The links to draw: of one row, of one column, or the strongest; none that would print as 0.000. */
-function choose(view, row, key) {
-  if (row !== null) {
-    return answers(view, row).slice(0, 24).filter((link) => link.weight >= 0.0005).map((link) => ({ row, ...link }));
+function choose(view, asks, key) {
+  if (asks.length) {
+    const links = asks.flatMap((row) => answers(view, row).slice(0, 24).map((link) => ({ row, ...link })));
+    return links.filter((link) => link.weight >= 0.0005).sort((a, b) => b.weight - a.weight);
   }
   if (view.grid.kind !== "whole") return layoutLinks(view, key);
   if (key === null) return strongest(view, view.excerpt ? 4000 : 4 * view.grid.matrix.rows);

@@ -2,7 +2,7 @@
 
 import { FONT, fitted, html, number, scrolling, shorten, svg, widthOf } from "./dom.js";
 import { colour, height, lowest, rgb } from "./scale.js";
-import { asking, firstOf } from "./view.js";
+import { askers, firstOf } from "./view.js";
 
 /** @typedef {import("./view.js").View} View */
 
@@ -105,14 +105,13 @@ export function createHeatmap(store) {
 
   function focus(view) {
     const { left, top, cell, rows, columns } = layout;
-    const asker = asking(view.state);
     const { kind, firstRow, firstColumn } = view.grid;
     const within = (/** @type {number | null} */ place, /** @type {number} */ first, /** @type {number} */ count, /** @type {number} */ total) => {
       if (place === null) return null;
       const here = kind === "map" ? Math.floor((place * count) / total) : place - first;
       return here >= 0 && here < count ? here : null;
     };
-    const row = within(asker, firstRow, rows, view.rows.labels.length);
+    const asks = askers(view.state).flatMap((token) => within(token, firstRow, rows, view.rows.labels.length) ?? []);
     const column = within(view.state.key, firstColumn, columns, view.columns.labels.length);
     const frameOf = (x, y, width, tall, stroke) => svg("rect", {
       x, y, width, height: tall, rx: Math.min(3, cell / 4), fill: "none", stroke, "stroke-width": 1.75,
@@ -121,7 +120,7 @@ export function createHeatmap(store) {
     const clear = (x, y, width, tall) => svg("rect", { x, y, width, height: tall, fill: view.palette.raised });
     const { size } = layout;
     const parts = [];
-    if (row !== null) {
+    for (const row of asks) {
       parts.push(frameOf(left, top + row * cell, columns * cell, cell, view.palette.ask),
         clear(16, top + (row + 0.5) * cell - 0.6 * size, left - 20, 1.2 * size),
         rowLabel(view, layout, row, { "font-weight": 650, fill: view.palette.ask }));

@@ -2,7 +2,7 @@
 
 import { html, number, reveal, shorten } from "./dom.js";
 import { colour, height, textOn } from "./scale.js";
-import { LONG, answers, asking, known, takenByBackground } from "./view.js";
+import { LONG, answersTo, askers, asking, takenByBackground } from "./view.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./numbers.js").Side} Side */
@@ -60,7 +60,7 @@ export function createSentence(store) {
       pointerenter: () => hover(token),
       focus: () => hover(token),
       blur: () => store.set({ query: null, key: null }),
-      click: () => lock(token),
+      click: (/** @type {MouseEvent} */ event) => lock(token, event.shiftKey || event.ctrlKey || event.metaKey),
     }, shorten(view.rows.labels[token], 40)))]));
     /** @type {Node[]} */
     const parts = [];
@@ -79,9 +79,12 @@ export function createSentence(store) {
     store.set({ query: token, key: store.get().locked === null ? null : token });
   }
 
-  /** @param {number} token */
-  function lock(token) {
-    store.set({ locked: store.get().locked === token ? null : token, key: null });
+  /** @param {number} token @param {boolean} more besides those already held */
+  function lock(token, more) {
+    const { locked, held = [] } = store.get();
+    if (more && locked !== null && locked !== token) {
+      store.set({ held: held.includes(token) ? held.filter((each) => each !== token) : [...held, token], key: null });
+    } else store.set({ locked: locked === token ? null : token, held: [], key: null });
   }
 
   /** @param {KeyboardEvent} event */
@@ -101,20 +104,20 @@ export function createSentence(store) {
   function focus(view) {
     drawn = view;
     const { state, palette } = view;
-    const row = asking(state);
+    const rows = askers(state);
     const twoSided = view.rows.labels !== view.columns.labels;
-    const weights = new Map(row === null || twoSided ? [] : known(view, row).map(({ column, weight }) => [column, weight]));
-    const peak = view.grid.kind === "whole" ? view.grid.peak : 1;
+    const weights = new Map(!rows.length || twoSided ? [] : answersTo(view, rows).map(({ column, weight }) => [column, weight]));
+    const peak = Math.max(view.grid.kind === "whole" ? view.grid.peak : 1, ...(rows.length > 1 ? weights.values() : []));
     buttons.forEach((button, token) => {
-      const weight = view.shown(token) ? weights.get(token) ?? 0 : 0;
+      const weight = weights.get(token) ?? 0;
       const part = height(weight, peak, state.log);
       button.style.backgroundColor = part > 0.01 ? colour(palette, part) : "";
       button.style.color = part > 0.01 ? textOn(palette, part) : "";
-      button.classList.toggle("asks", token === row);
+      button.classList.toggle("asks", rows.includes(token));
       button.classList.toggle("background", view.background.has(token) && !twoSided);
-      button.setAttribute("aria-pressed", String(state.locked === token));
+      button.setAttribute("aria-pressed", String(state.locked !== null && rows.includes(token)));
     });
-    story.replaceChildren(...tell(view, row));
+    story.replaceChildren(...tell(view, rows));
   }
 
   return {
@@ -148,13 +151,14 @@ export function named(side, token) {
   return twin ? [label, html("sub", { class: "place", title: `token ${token}` }, String(token))] : [label];
 }
 
-/** @param {View} view @param {number | null} row */
-function tell(view, row) {
-  if (row === null) return [html("span", { class: "hint" }, "Point at a token to see where it looks; click to hold it.")];
+/** @param {View} view @param {number[]} rows */
+function tell(view, rows) {
+  if (!rows.length) return [html("span", { class: "hint" }, "Point at a token to see where it looks; click to hold it, with Shift to add it to those held.")];
   // what would be printed as 0.000 says nothing
-  const best = answers(view, row).slice(0, 4).filter(({ weight }, place) => place === 0 || weight >= 0.0005);
+  const best = answersTo(view, rows).slice(0, 4).filter(({ weight }, place) => place === 0 || weight >= 0.0005);
   /** @type {(Node | string)[]} */
-  const parts = [html("bdi", { class: "asker" }, ...named(view.rows, row)), " looks at "];
+  const parts = rows.flatMap((row, place) => [place ? " + " : "", html("bdi", { class: "asker" }, ...named(view.rows, row))]);
+  parts.push(rows.length > 1 ? " look at " : " looks at ");
   if (!best.length) parts.push("tokens that are not kept in this file");
   best.forEach(({ column, weight }, place) => {
     if (place > 0) parts.push(html("span", { class: "dot" }, " · "));
@@ -163,7 +167,7 @@ function tell(view, row) {
       html("span", { class: "number" }, number(weight)),
     );
   });
-  const taken = view.state.background ? 0 : takenByBackground(view, row) ?? 0;
+  const taken = view.state.background ? 0 : rows.reduce((total, row) => total + (takenByBackground(view, row) ?? 0), 0);
   if (taken >= 0.0005) parts.push(html("span", { class: "hint" }, ` — ${number(taken)} rests on background tokens`));
   return parts;
 }

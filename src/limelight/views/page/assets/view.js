@@ -13,6 +13,7 @@ import { Matrix } from "./numbers.js";
  * @property {number} layer position
  * @property {number} head position
  * @property {number | null} locked
+ * @property {number[]} [held] tokens that ask together with the locked one
  * @property {number | null} query under the pointer
  * @property {number | null} key under the pointer
  * @property {number | null} tile of a long text: which is looked into
@@ -125,6 +126,24 @@ function peakOf(matrix, shown) {
 
 /** Which token asks: the locked one, else the one under the pointer. @param {State} state */
 export const asking = (state) => state.locked ?? state.query;
+
+/** All that ask together: those held besides the locked one too. @param {State} state */
+export function askers(state) {
+  const first = asking(state);
+  if (first === null) return [];
+  return state.locked === null ? [first] : [first, ...(state.held ?? [])];
+}
+
+/** What several rows look at, added up, strongest first. @param {View} view @param {number[]} rows @returns {Answer[]} */
+export function answersTo(view, rows) {
+  if (rows.length === 1) return answers(view, rows[0]);
+  /** @type {Map<number, number>} */
+  const sums = new Map();
+  for (const row of rows) {
+    for (const { column, weight } of answers(view, row)) sums.set(column, (sums.get(column) ?? 0) + weight);
+  }
+  return [...sums].map(([column, weight]) => ({ column, weight })).sort((a, b) => b.weight - a.weight);
+}
 
 /**
  * What is known of a row, strongest first: all of it, or the links that were noted of a long text.
