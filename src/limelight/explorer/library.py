@@ -28,8 +28,9 @@ class TooLongError(LimelightError):
     """A text of more tokens than are looked at."""
 
 
-MOST_BYTES = 1_500_000_000
+MOST_BYTES = 400_000_000
 """Of the recordings kept; the newest stays whatever its size."""
+MOST_KEPT = 48
 
 
 class Library:
@@ -128,14 +129,16 @@ class Library:
     def _drop(self) -> None:
         """Forget the recordings not used for longest, until the rest fits."""
         sizes = {key: recording_bytes(kept) for key, kept in self._kept.items()}
-        while len(self._kept) > 1 and sum(sizes.values()) > MOST_BYTES:
+        while len(self._kept) > 1 and (
+            len(self._kept) > MOST_KEPT or sum(sizes.values()) > MOST_BYTES
+        ):
             key, _ = self._kept.popitem(last=False)
             del sizes[key]
 
 
 def recording_bytes(recording: Recording) -> int:
-    """Bytes of the queries, keys and values that a recording holds on to, and of its maps."""
-    size = 0
+    """Bytes of the queries, keys, values, flows and maps that a recording holds on to."""
+    size = sum(8 * flow.x.numel() for flow in recording.flows)
     for seen in recording.layers:
         if isinstance(seen.source, Call):
             problem = seen.source.problem
