@@ -3,6 +3,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "dispatch.h"
 #include "tensors.h"
 #include "threads.h"
@@ -41,12 +44,14 @@ bool plain_view(nb::handle tensor, bool refuse_gradients, View& view) {
   const Names& n = names();
   if (!tensor.type().is(n.tensor) && !tensor.type().is(n.parameter)) return false;
   if (refuse_gradients && get(tensor, n.requires_grad).is(Py_True)) return false;
-  if (!get(tensor, n.is_cpu).is(Py_True)) return false;
-  const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape);
-  if (!dtype.is(n.f32) && !dtype.is(n.bf16) && !dtype.is(n.f16)) return false;
-  if (PyTuple_GET_SIZE(shape.ptr()) != 4) return false;
-  view = view_of(tensor, "a tensor");
-  return view.stride[3] == 1;
+  if (!exchanged_view(tensor, view)) {
+    if (!get(tensor, n.is_cpu).is(Py_True)) return false;
+    const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape);
+    if (!dtype.is(n.f32) && !dtype.is(n.bf16) && !dtype.is(n.f16)) return false;
+    if (PyTuple_GET_SIZE(shape.ptr()) != 4) return false;
+    view = view_of(tensor, "a tensor");
+  }
+  return view.stride[3] == 1 && !call(tensor, n.is_neg).is(Py_True);
 }
 
 // The output of a call without bias or dropout, and with no mask or one without tables, on plain tensors; or
@@ -60,7 +65,7 @@ nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle program, n
     return nb::none();
   const int64_t *query = p.query.size, *key = p.key.size, *value = p.value.size;
   const bool fits = query[0] == key[0] && key[0] == value[0] && key[1] == value[1] && key[2] == value[2] &&
-                    query[3] == key[3] && key[3] == value[3] && query[3] > 0 && key[1] > 0 &&
+                    query[3] == key[3] && key[3] == value[3] && query[3] > 0 && query[1] > 0 && key[1] > 0 &&
                     query[1] % key[1] == 0 && p.query.dtype == p.key.dtype && p.query.dtype == p.value.dtype;
   if (!fits) return nb::none();
   p.scale = 1 / std::sqrt(static_cast<double>(p.d()));
@@ -72,7 +77,7 @@ nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle program, n
   PyObject* made = PyObject_CallOneArg(names().empty_like.ptr(), q.ptr());
   if (!made) throw nb::python_error();
   nb::object out = nb::steal(made);
-  task.out = view_of(out, "out");
+  if (!exchanged_view(out, task.out)) task.out = view_of(out, "out");
   if (task.out.stride[3] != 1) return nb::none();
   std::vector<float> lse(static_cast<size_t>(p.b() * p.h() * p.i()));
   task.lse = lse.data();
@@ -117,7 +122,7 @@ RowStats row_stats_of(const Named& from, const Problem& p) {
   const int64_t rows = p.b() * p.h() * p.i();
   RowStats to;
   to.top_count = from.number("top_count", 0), to.column_count = from.number("column_count", 0);
-  to.band_reach = from.number("band_reach", 0);
+  to.band_reach = std::min(from.number("band_reach", 0), p.i() + p.j());  // no key is farther away
   from.read(to.max_score, "max_score", n.f32, rows);
   from.read(to.entropy, "entropy", n.f32, rows);
   from.read(to.distance, "distance", n.f32, rows);

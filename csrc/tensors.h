@@ -5,6 +5,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 
 #include <string>
 #include <type_traits>
@@ -19,10 +20,21 @@ namespace nb = nanobind;
 
 [[noreturn]] inline void refuse(const std::string& why) { throw std::invalid_argument(why); }
 
+// torch's table of C functions for DLPack exchange (torch 2.10 and later): one call instead of five attributes.
+struct ExchangeApi {
+  struct Header {
+    uint32_t major, minor;
+    Header* previous;
+  } header;
+  void *allocate, *export_managed, *import_managed;
+  int (*view)(void* tensor, nb::dlpack::dltensor* out);
+};
+
 struct Names {
   nb::object data_ptr = nb::str("data_ptr"), shape = nb::str("shape"), stride = nb::str("stride"),
              dtype = nb::str("dtype");
-  nb::object is_cpu = nb::str("is_cpu"), requires_grad = nb::str("requires_grad");
+  nb::object is_cpu = nb::str("is_cpu"), requires_grad = nb::str("requires_grad"), is_neg = nb::str("is_neg");
+  const ExchangeApi* exchange = nullptr;  // where torch has it
   nb::object f32, bf16, f16, f64, i64, boolean, tensor, parameter, empty_like;
 
   Names() {
@@ -30,6 +42,12 @@ struct Names {
     f32 = torch.attr("float32"), bf16 = torch.attr("bfloat16"), f16 = torch.attr("float16");
     tensor = torch.attr("Tensor"), parameter = torch.attr("nn").attr("Parameter");
     empty_like = torch.attr("empty_like");
+    const nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
+    if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
+      const auto* api =
+          static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+      if (api->header.major == 1) exchange = api;
+    }
     f64 = torch.attr("float64"), i64 = torch.attr("int64"), boolean = torch.attr("bool");
   }
 };
@@ -62,9 +80,42 @@ inline void* address(nb::handle tensor) {
   return reinterpret_cast<void*>(whole(number.ptr()));
 }
 
+// The view of a plain tensor on the CPU by torch's C functions; false where they or the tensor cannot serve.
+inline bool exchanged_view(nb::handle tensor, View& view) {
+  const ExchangeApi* api = names().exchange;
+  if (!api || !api->view) return false;
+  nb::dlpack::dltensor t;
+  if (api->view(tensor.ptr(), &t) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  constexpr int32_t kCpu = 1;
+  constexpr uint8_t kFloat = 2, kBfloat = 4;
+  if (t.device.device_type != kCpu || t.ndim != 4 || t.dtype.lanes != 1) return false;
+  if (t.dtype.code == kFloat && t.dtype.bits == 32)
+    view.dtype = Dtype::f32;
+  else if (t.dtype.code == kFloat && t.dtype.bits == 16)
+    view.dtype = Dtype::f16;
+  else if (t.dtype.code == kBfloat && t.dtype.bits == 16)
+    view.dtype = Dtype::bf16;
+  else
+    return false;
+  for (int axis = 0; axis < 4; ++axis) view.size[axis] = t.shape[axis], view.stride[axis] = t.strides[axis];
+  view.data = static_cast<char*>(t.data) + t.byte_offset;
+  return true;
+}
+
+// Storage means the negative of what it holds under torch's negative bit, so no kernel may read it.
+inline void check_storage(nb::handle tensor, const char* name) {
+  if (call(tensor, names().is_neg).is(Py_True))
+    refuse(std::string(name) + " has torch's negative bit: pass its resolve_neg()");
+}
+
 inline View view_of(nb::handle tensor, const char* name) {
   View view;
   const Names& n = names();
+  check_storage(tensor, name);
+  if ((tensor.type().is(n.tensor) || tensor.type().is(n.parameter)) && exchanged_view(tensor, view)) return view;
   const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape), stride = call(tensor, n.stride);
   if (dtype.is(n.f32))
     view.dtype = Dtype::f32;
@@ -86,7 +137,9 @@ inline View view_of(nb::handle tensor, const char* name) {
 
 inline View dense_view(nb::handle tensor, const char* name) {
   const View view = view_of(tensor, name);
-  if (view.stride[3] != 1 && view.size[3] > 1) refuse(std::string(name) + " must have a dense last axis");
+  const bool empty = !view.size[0] || !view.size[1] || !view.size[2] || !view.size[3];
+  if (view.stride[3] != 1 && view.size[3] > 1 && !empty)
+    refuse(std::string(name) + " must have a dense last axis");
   return view;
 }
 
@@ -105,6 +158,7 @@ T* elements_of(nb::handle tensor, const char* name, const nb::object& dtype, int
   }
   if (!contiguous && dense) refuse(std::string(name) + " must be contiguous");
   if (dense != count) refuse(std::string(name) + " has another size");
+  check_storage(tensor, name);
   return static_cast<T*>(address(tensor));
 }
 

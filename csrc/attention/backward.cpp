@@ -8,6 +8,7 @@
 // number of threads. Jobs start in order, hence a job only waits for jobs that are running or done.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <memory>
 #include <thread>
@@ -21,7 +22,8 @@
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
-constexpr int64_t kLeastCut = 32;  // documents shorter than this share tiles
+constexpr int64_t kMinDocument = 32;  // documents shorter than this share tiles
+constexpr float kCoarseLse = 256;     // beyond it the rounding of lse shows in the weights
 
 // Where tiles begin along an axis, and its end: pieces of at most `most`, that respect documents.
 std::vector<int64_t> cuts(int64_t size, int64_t most, const int64_t* starts, int64_t count) {
@@ -33,7 +35,7 @@ std::vector<int64_t> cuts(int64_t size, int64_t most, const int64_t* starts, int
     if (end > start) edges.push_back(end);
   };
   for (int64_t t = 1; t < count; ++t)
-    if (starts[t] - edges.back() >= kLeastCut && size - starts[t] >= kLeastCut) cut_to(starts[t]);
+    if (starts[t] - edges.back() >= kMinDocument && size - starts[t] >= kMinDocument) cut_to(starts[t]);
   cut_to(size);
   return edges;
 }
@@ -105,6 +107,7 @@ class Gradients {
   bool run();
 
  private:
+  void split_lse(float* row_max, float* row_sum) const;
   void prepare(int64_t b, int64_t h, Range rows) const;
   bool sweep(int64_t chain, int64_t block);
   bool sweep_head(KeyBlock& keys, int64_t b, int64_t h, int64_t chain, int64_t block, int64_t& settled);
@@ -125,9 +128,12 @@ class Gradients {
 Gradients::Gradients(const Backward& call)
     : call_(call), p_(call.problem), plan_(call), progress_(plan_.chains(), plan_.blocks()) {
   const int64_t heads = p_.b() * p_.h(), rows = heads * p_.i(), wide = round_up(p_.d(), NR);
-  row_floats_.reset(new float[static_cast<size_t>(3 * rows)]);
+  row_floats_.reset(new float[static_cast<size_t>(4 * rows)]);
   float* floats = row_floats_.get();
-  terms_ = {floats, floats + rows, sums_rows(call) ? floats + 2 * rows : nullptr};
+  terms_ = {floats, floats + rows, sums_rows(call) ? floats + 2 * rows : nullptr, nullptr};
+  for (int64_t t = 0; t < rows && !terms_.inverse_sum; ++t)
+    if (std::abs(call.lse[t]) > kCoarseLse && std::isfinite(call.lse[t])) terms_.inverse_sum = floats + 3 * rows;
+  if (terms_.inverse_sum) split_lse(terms_.minus_lse, terms_.inverse_sum);
   const View& view = call.grad_query;
   if (view.dtype == Dtype::f32 && p_.d() == wide) {
     grad_query_ = {static_cast<float*>(view.data), {view.stride[0], view.stride[1], view.stride[2]}};
@@ -136,6 +142,22 @@ Gradients::Gradients(const Backward& call)
     grad_query_ = {query_floats_.get(), {p_.h() * p_.i() * wide, p_.i() * wide, wide}};
   }
   if (call.grad_slopes) slope_sums_ = std::make_unique<double[]>(static_cast<size_t>(heads * plan_.blocks()));
+}
+
+// A second forward pass for what it knew of each row before it rounded that to lse.
+void Gradients::split_lse(float* row_max, float* row_sum) const {
+  const int64_t rows = p_.b() * p_.h() * p_.i();
+  const auto out = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(rows * p_.e()));
+  const auto lse = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(rows));
+  Forward again{p_, call_.out, lse.get(), row_max, row_sum};
+  again.out.data = out.get();
+  again.out.stride[3] = 1, again.out.stride[2] = p_.e();
+  again.out.stride[1] = p_.i() * p_.e(), again.out.stride[0] = p_.h() * p_.i() * p_.e();
+  forward(again);
+  for (int64_t t = 0; t < rows; ++t) {
+    row_max[t] = row_max[t] == kMasked ? kMasked : -row_max[t];
+    row_sum[t] = row_sum[t] == 0 ? 0 : 1 / row_sum[t];
+  }
 }
 
 // The terms of some rows, and their dQ set to zero.
@@ -154,7 +176,8 @@ void Gradients::prepare(int64_t b, int64_t h, Range rows) const {
       for (; c + W <= p_.e(); c += W) sum += load(out + c) * load(grad + c);
       if (c < p_.e()) sum += load_partial(out + c, p_.e() - c) * load_partial(grad + c, p_.e() - c);
       const float lse = call_.lse[head + i];
-      terms_.minus_lse[head + i] = lse == kMasked ? lse : -lse * static_cast<float>(kLog2E);
+      if (!terms_.inverse_sum)
+        terms_.minus_lse[head + i] = lse == kMasked ? lse : static_cast<float>(-lse * kLog2E);
       terms_.minus_delta[head + i] = (call_.grad_lse ? call_.grad_lse[head + i] : 0.0f) - hsum(sum);
       if (terms_.grad_sums) terms_.grad_sums[head + i] = 0;
       float* query = grad_query_.row(b, h, i);
@@ -272,7 +295,7 @@ bool Gradients::run() {
 }  // namespace
 
 bool backward(const Backward& call) {
-  if (call.problem.b() == 0 || call.problem.h() == 0) return true;
+  if (call.problem.b() == 0 || call.problem.g() == 0) return true;
   return Gradients(call).run();
 }
 

@@ -14,6 +14,7 @@ struct RowTerms {
   float* minus_lse;    // b h i: −lse·log2(e), and −inf where nothing was allowed
   float* minus_delta;  // b h i: dlse − Σ_e out·grad_out
   float* grad_sums;    // b h i: Σ_j dS gathers here for a bias that is the same for all keys; or null
+  float* inverse_sum;  // b h i, or null: then minus_lse is −row_max, and P = 2^(S − row_max) · inverse_sum
 };
 
 // Where dQ gathers: float32 rows that are padded to NR columns.
@@ -60,7 +61,8 @@ class KeyBlock {
   const int64_t wide_d_, wide_e_;  // d and e, up to NR
   int64_t b_ = 0, g_ = 0;
   Range keys_{0, 0};
-  bool some_ = false;  // the tile in hand has bits
+  bool some_ = false;                   // the tile in hand has bits
+  const float* inverse_sum_ = nullptr;  // of the tile in hand
 
   float *key_panels_, *value_panels_;  // keys (times scale·log2 e) and values, upright: panel × channel × NR
   float* key_rows_;                    // keys times scale
@@ -107,6 +109,10 @@ inline KeyBlock::KeyBlock(const Backward& call, const RowTerms& terms, const Gra
   bits_ = reinterpret_cast<uint64_t*>(take(kBackwardQueries * kBackwardWords * 2));
 }
 
+inline void clean_rows(float* rows, int64_t floats) {
+  for (int64_t t = 0; t < floats; t += W) store(rows + t, finite_or_zero(load(rows + t)));
+}
+
 inline void KeyBlock::begin(int64_t b, int64_t g, Range keys) {
   b_ = b, g_ = g, keys_ = keys;
   const int64_t count = keys.high - keys.low, padded = round_up(count, NR);
@@ -119,6 +125,8 @@ inline void KeyBlock::begin(int64_t b, int64_t g, Range keys) {
     for (int64_t r = 0; r < count; ++r)
       load_row(key + r * p_.key.stride[2], key_rows_ + r * wide_d_, p_.d(), wide_d_, scale_);
   });
+  // A masked key has dS = 0, but 0 · NaN would reach dQ. Of a key that is not masked dS itself is NaN.
+  if (p_.mask) clean_rows(key_rows_, count * wide_d_);
   std::fill(key_rows_ + count * wide_d_, key_rows_ + padded * wide_d_, 0.0f);
   std::fill(grad_key_, grad_key_ + padded * wide_d_, 0.0f);
   std::fill(grad_value_, grad_value_ + padded * wide_e_, 0.0f);
@@ -181,11 +189,15 @@ inline void KeyBlock::add(int64_t h, Range queries, Cover cover, double* slope_s
               grad_out_);
   });
   some_ = cover == Cover::some;
-  if (some_) read_mask(h, queries);
+  if (some_) {
+    read_mask(h, queries);
+    clean_rows(queries_, rows * wide_d_);  // for dK, as the keys for dQ: a query with NaN has lse = NaN
+  }
 
   const int64_t first = (b_ * p_.h() + h) * p_.i() + i0;
   const float *minus_lse = terms_.minus_lse + first, *minus_delta = terms_.minus_delta + first;
-  const bool shape = p_.bias || p_.slopes || cap_ > 0 || p_.dropout > 0;
+  inverse_sum_ = terms_.inverse_sum ? terms_.inverse_sum + first : nullptr;
+  const bool shape = p_.bias || p_.slopes || cap_ > 0 || p_.dropout > 0 || inverse_sum_;
   Range spans[kBackwardPanels];
   for (int64_t t = 0; t < panels; ++t) {
     const Panel panel{t, some_ ? span_of(t, rows) : Range{0, rows}, some_ || (t + 1 == panels && !full)};
@@ -254,7 +266,11 @@ inline void KeyBlock::adjusted(const Panel& panel, int64_t h, int64_t i0, const 
     shift_row(p_, b_, h, i0 + r, j0, imin(NR, keys_.high - j0), row);
     const uint32_t bits = bits_of(panel, r), place = dropout_.row(head, i0 + r);
     for (int half = 0; half < 2; ++half) {
-      const vf weight = keep_lanes(exp2(load(row + half * W) + minus_lse[r]), bits, half);
+      vf rise = load(row + half * W) + minus_lse[r];
+      if (inverse_sum_) rise = select(rise > 0.0f, vf{}, rise);  // huge scores are rounded: no weight exceeds 1
+      vf weight = exp2(rise);
+      if (inverse_sum_) weight *= inverse_sum_[r];
+      weight = keep_lanes(weight, bits, half);
       store(row + half * W, weight);
       if (drops)
         store(dropped_ + r * NR + half * W,

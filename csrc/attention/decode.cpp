@@ -5,6 +5,7 @@
 // the queries of a group (GQA: the group's heads are stacked as rows), from four places at a time. How the
 // keys are split depends on the sizes alone, never on the number of threads: the result is the same bit for
 // bit.
+#include <algorithm>
 #include <memory>
 
 #include "attention/decode_block.h"
@@ -80,12 +81,14 @@ void add_allowed(const Plan& plan, int64_t b, int64_t g, const Block& block, con
 // What a job works in.
 struct Workspace {
   float *queries, *scores;
+  float* out;  // of the block in hand: sums in blocks keep 100,000 equal keys exact
   vf* spread;
 
   explicit Workspace(const Plan& plan) {
-    Scratch scratch(plan.rows * (plan.d + kDecodeKeys + kLanes * W * W));
+    Scratch scratch(plan.rows * (plan.d + kDecodeKeys + plan.e + kLanes * W * W));
     queries = scratch.take(plan.rows * plan.d);
     scores = scratch.take(plan.rows * kDecodeKeys);
+    out = scratch.take(plan.rows * plan.e);
     spread = reinterpret_cast<vf*>(scratch.take(plan.rows * kLanes * W * W));
   }
 };
@@ -104,11 +107,14 @@ void visit(const Plan& plan, int64_t b, int64_t g, const Block& block, const Wor
     masked |= adjust_and_mask_row<Lanes>(plan, at, block, row);
     softmax_row<Lanes>(plan, at, block, row, r, part);
   }
+  std::fill(workspace.out, workspace.out + plan.rows * plan.e, 0.0f);
   const T* values = static_cast<const T*>(p.value.data) + p.value.at(b, g, 0);
   if (masked && has_nonfinite_values<Lanes>(plan, block, values))
-    add_allowed<Lanes>(plan, b, g, block, values, workspace.scores, part.out);
+    add_allowed<Lanes>(plan, b, g, block, values, workspace.scores, workspace.out);
   else
-    add_block<Lanes>(plan, block, values, workspace.scores, part.out);
+    add_block<Lanes>(plan, block, values, workspace.scores, workspace.out);
+  for (int64_t t = 0; t < plan.rows * plan.e; t += W)
+    store(part.out + t, load(part.out + t) + load(workspace.out + t));
 }
 
 template <class T>
@@ -164,10 +170,12 @@ void combine(const Plan& plan, int64_t b, int64_t g, float* parts) {
       for (int64_t c = 0; c < plan.e; ++c) sum[c] = 0;  // 0 · NaN of a value would leak otherwise
     T* out = static_cast<T*>(plan.call.out.data) + plan.call.out.at(at.b, at.h, at.i);
     store_row(sum, out, p.e(), empty ? 0.0f : plan.dropout.grow / row_sum);
-    float& lse = plan.call.lse[(at.b * p.h() + at.h) * p.i() + at.i];
-    lse = empty                  ? kMasked
-          : row_max == kInfinity ? row_max
-                                 : row_max * static_cast<float>(kLn2) + std::log(row_sum);
+    const int64_t row = (at.b * p.h() + at.h) * p.i() + at.i;
+    if (plan.call.row_max) plan.call.row_max[row] = row_max;
+    if (plan.call.row_sum) plan.call.row_sum[row] = row_sum;
+    plan.call.lse[row] = empty                  ? kMasked
+                         : row_max == kInfinity ? row_max
+                                                : static_cast<float>(row_max * kLn2 + std::log(row_sum));
   }
 }
 

@@ -310,10 +310,13 @@ class Job {
 
   void finish(const QueryTile& q) const {
     const View& out = plan_.call.out;
-    float* lse = plan_.call.lse + (b_ * p_.h() + q.h) * p_.i() + q.i0;
+    const int64_t first = (b_ * p_.h() + q.h) * p_.i() + q.i0;
+    float* lse = plan_.call.lse + first;
     for (int64_t r = 0; r < q.rows; ++r) {
       if constexpr (Lens::active) lens_.finish(q.h, q.i0 + r, {q.row_max[r], q.row_sum[r]});
       if (pooled_) pooled_->finish(q.h, q.i0 + r);
+      if (plan_.call.row_max) plan_.call.row_max[first + r] = q.row_max[r];
+      if (plan_.call.row_sum) plan_.call.row_sum[first + r] = q.row_sum[r];
       const bool empty = q.row_sum[r] == 0;
       const float factor = empty ? 0 : plan_.dropout.grow / q.row_sum[r];
       float* row = q.out + r * plan_.padded_e;
@@ -325,7 +328,7 @@ class Job {
       const float row_max = q.row_max[r];
       lse[r] = empty                  ? kMasked
                : row_max == kInfinity ? row_max
-                                      : row_max * static_cast<float>(kLn2) + __builtin_logf(q.row_sum[r]);
+                                      : static_cast<float>(row_max * kLn2 + __builtin_logf(q.row_sum[r]));
     }
   }
 

@@ -38,6 +38,9 @@ struct Forward {
   Problem problem;
   View out;              // b h i e, last axis dense
   float* lse = nullptr;  // b h i, contiguous; natural logarithm; −inf where nothing is allowed
+  // b h i, or absent: lse in two parts, which stay exact where scores are huge. In log2 units:
+  // lse·log2(e) = row_max + log2(row_sum)
+  float *row_max = nullptr, *row_sum = nullptr;
 };
 
 struct Backward {

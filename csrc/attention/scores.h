@@ -20,19 +20,25 @@ LIMELIGHT_INLINE float query_factor(const Problem& p) {
 // Whether raw scores are not yet final before the mask.
 LIMELIGHT_INLINE bool adjusts(const Problem& p) { return p.softcap > 0 || p.bias || p.slopes; }
 
+// A bias in log2 units. What overflows there stays finite: −∞ alone masks, the lowest float does not.
+LIMELIGHT_INLINE vf bias_term(vf bias) {
+  const vf limit = splat(2.3e38f), size = vabs(bias);
+  const vf clamped = (vf)((vi)limit | ((vi)bias & (int32_t)0x80000000));
+  return select((size > limit) & (size < splat(kInfinity)), clamped, bias) * static_cast<float>(kLog2E);
+}
+
 template <class T>
 LIMELIGHT_INLINE void add_bias(float* scores, const T* bias, int64_t stride, int64_t count) {
-  const float unit = static_cast<float>(kLog2E);
   if (stride == 1) {
     int64_t t = 0;
-    for (; t + W <= count; t += W) store(scores + t, load(scores + t) + load(bias + t) * unit);
-    if (t < count) store(scores + t, load(scores + t) + load_partial(bias + t, count - t) * unit);
+    for (; t + W <= count; t += W) store(scores + t, load(scores + t) + bias_term(load(bias + t)));
+    if (t < count) store(scores + t, load(scores + t) + bias_term(load_partial(bias + t, count - t)));
     return;
   }
   for (int64_t t = 0; t < count; t += W) {
     T lane[W] = {};
     for (int64_t c = 0; c < imin(W, count - t); ++c) lane[c] = bias[(t + c) * stride];
-    store(scores + t, load(scores + t) + load(lane) * unit);
+    store(scores + t, load(scores + t) + bias_term(load(lane)));
   }
 }
 

@@ -201,6 +201,9 @@ LIMELIGHT_INLINE bool is_finite_row(const T* from, int64_t count) {
   return hsum(sum) == 0;
 }
 
+// x where it is finite, else 0.
+LIMELIGHT_INLINE vf finite_or_zero(vf x) { return select(x - x == vf{}, x, vf{}); }
+
 // --- transposing W × W in registers ------------------------------------------------------------------
 
 // How a vector is put together from the lanes of a (0 … W−1) and b (W … 2W−1). Lanes go in quarters of four,

@@ -34,12 +34,12 @@ def missing() -> str | None:
 
 
 def eager(*tensors: Tensor | None) -> bool:
-    """Whether a call is plain: no compiler, tracer, transform, mode, autocast or subclass.
+    """Whether a call is plain: no compiler, transform, mode, autocast, subclass or negative bit.
 
     Without tensors: whether the moment is plain.
     """
     for one in tensors:
-        if one is not None and type(one) not in _PLAIN:
+        if one is not None and (type(one) not in _PLAIN or one.is_neg()):
             return False
     return (
         not torch.compiler.is_compiling()
@@ -84,5 +84,6 @@ def outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dense_last(tensor: Tensor) -> Tensor:
-    """The tensor itself if its last axis is dense, as the kernels want it, else a copy that is."""
+    """The tensor itself if it is what its memory holds and its last axis is dense, else a copy."""
+    tensor = tensor.resolve_neg()
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()

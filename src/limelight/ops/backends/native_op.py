@@ -86,7 +86,8 @@ def backward(
     _kernels.backward(
         query, key, value, bias, None if slopes is None else slopes.contiguous(),
         tables, program, scale, softcap, dropout, _number(seed),
-        out, lse, dense_last(grad_out), None if grad_lse is None else grad_lse.contiguous(),
+        out, lse, dense_last(grad_out),
+        None if grad_lse is None else grad_lse.contiguous().resolve_neg(),
         dq, dk, dv, dbias if dbias.numel() else None, dslopes if dslopes.numel() else None,
     )  # fmt: skip
     return dq, dk, dv, dbias, dslopes

@@ -35,8 +35,8 @@ def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     query, key, value = (
         dense_last(x.detach()) for x in (problem.query, problem.key, problem.value)
     )
-    bias = None if problem.bias is None else problem.bias.detach()
-    slopes = None if problem.slopes is None else problem.slopes.detach().contiguous()
+    bias = None if problem.bias is None else problem.bias.detach().resolve_neg()
+    slopes = None if problem.slopes is None else problem.slopes.detach().contiguous().resolve_neg()
     seed = 0 if problem.seed is None else int(problem.seed)
     out, lse = outputs(query, value)
 
