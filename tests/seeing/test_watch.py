@@ -13,6 +13,7 @@ from hf_models import (
     DECODERS,
     DIFFLLAMA,
     LONGT5,
+    OFF_THE_INTERFACE,
     QWEN2_VL_VISION,
     T5,
     WHISPER,
@@ -20,7 +21,7 @@ from hf_models import (
 from torch import Tensor
 
 import limelight as ll
-from limelight.errors import OptionError
+from limelight.errors import OptionError, UnavailableError
 
 IDS = torch.randint(3, 99, (2, 11), generator=torch.Generator().manual_seed(4))
 LENS = ll.Lens(top=3, entropy=True, distance=True, columns=(0,), band=2, received=True, map=(3, 3))
@@ -475,3 +476,31 @@ def test_gradient_checkpointing_is_recorded_once():
     assert watched.passes() == 1
     assert len(watched.order) == 2
     assert model.model.layers[0].self_attn.q_proj.weight.grad is not None
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpnet", "mpt", "codegen"])
+def test_models_that_give_their_weights_back_are_recorded_from_these(name):
+    model = OFF_THE_INTERFACE[name]()
+    with torch.no_grad():
+        expected = model(IDS)
+        with ll.watch(model, LENS) as watched:
+            output = model(IDS)
+        whole = model(IDS, output_attentions=True).attentions
+    assert list(output) == list(expected)  # as the caller asked for it
+    torch.testing.assert_close(output[0], expected[0])
+    recording = watched.recording(row=1)
+    assert recording.made["weights"].startswith("dense, as the model computed and returned them")
+    assert [token.text for token in recording.tokens] == [str(n) for n in IDS[1].tolist()]
+    for layer, weights in enumerate(whole):
+        check_statistics(watched.seen(layer), weights)
+
+
+@pytest.mark.parametrize("tokens", [4, 5, 11])
+def test_weights_given_back_in_a_form_of_their_own_are_refused(tokens):
+    """Longformer's are by place in the window: with 5 tokens they even look like weights."""
+    model = OFF_THE_INTERFACE["longformer"]()
+    words = r"did not see the attention of encoder.layer.0.attention.self and 1 more \(Longformer"
+    with pytest.warns(RuntimeWarning, match=words), ll.watch(model, ll.Lens()) as watched:
+        model(IDS[:, :tokens])
+    with pytest.raises(UnavailableError, match="LongformerModel computes the attention of"):
+        watched.recording()

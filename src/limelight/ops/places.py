@@ -158,6 +158,12 @@ class Places:
             for hook in hooks:
                 hook.remove()
 
+    @property
+    def forward(self) -> int:
+        """The number of the forward pass that runs."""
+        running = _running.get().get(self, _Running())
+        return next(self._forwards) if running.forward is None else running.forward.number
+
     def place(self, module: nn.Module | None) -> CallPlace | None:
         """Where a call stands that begins now, or None where it is no module's of this model.
 

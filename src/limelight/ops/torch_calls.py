@@ -86,7 +86,8 @@ def _may_call_torch(kind: type[nn.Module]) -> bool:
     if not home.startswith("transformers."):
         return True
     try:
-        return "scaled_dot_product_attention" in inspect.getsource(sys.modules[home])
+        source = inspect.getsource(sys.modules[home])
+        return any(door.__name__ in source for door in _DOORS) or "MultiheadAttention" in source
     except (OSError, KeyError):
         return True
 

@@ -81,7 +81,7 @@ def _say_when_asked_for() -> None:
 def computes_itself(kind: type[Any]) -> str:
     """What a class of models computes by itself instead of by the interface; empty for nothing."""
     home = sys.modules.get(kind.__module__)
-    own = sorted(name for name, part in vars(home).items() if _is_own_attention(part, home))
+    own = sorted(name for name, part in vars(home).items() if is_own_attention(part, home))
     served = kind._can_set_attn_implementation()
     if served and not own:
         return ""
@@ -93,20 +93,25 @@ def computes_itself(kind: type[Any]) -> str:
     )
 
 
-def _is_own_attention(part: object, home: object) -> bool:
+def is_own_attention(part: object, home: object) -> bool:
     """Whether this is a module, named for attention and defined here, with a softmax of its own."""
     if not isinstance(part, type) or not issubclass(part, nn.Module):
         return False
     if part.__module__ != getattr(home, "__name__", None) or not ATTENTION.search(part.__name__):
         return False
+    return _has_own_softmax(part)
+
+
+@cache
+def _has_own_softmax(kind: type[nn.Module]) -> bool:
     try:
-        source = inspect.getsource(part)
-    except OSError:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):
         return False
-    return "softmax(" in source and not any(way in source for way in _WAYS)
+    return "softmax" in source.lower() and not any(way in source for way in _WAYS)
 
 
-_WAYS = ("get_interface(", "scaled_dot_product_attention(")
+_WAYS = ("get_interface(", "scaled_dot_product_attention(", "multi_head_attention_forward(")
 
 
 def check_model(model: nn.Module) -> None:

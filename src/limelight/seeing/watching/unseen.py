@@ -38,7 +38,7 @@ class Unseen:
         self._ran: set[str] = set()
         self._seen: set[str] = set()
         self._begun = False
-        self._returned = False
+        self._returned: set[tuple[str, int]] = set()
 
     def begin(
         self, module: nn.Module, path: str, args: tuple[Any, ...], options: dict[str, Any]
@@ -55,15 +55,17 @@ class Unseen:
             self._seen.add(path)
             self._seen |= {one for one in self._named if is_within(path, one)}
 
-    def returned(self) -> None:
-        """The model gave back the weights of what it computes by itself."""
-        self._returned = True
+    def returned(self, stack: str, layer: int) -> None:
+        """The model gave back the weights of a layer that it computes by itself."""
+        self._returned.add((stack, layer))
 
     @property
     def paths(self) -> list[str]:
         """The modules whose attention was not seen, in the order of the model."""
         missing = self._ran - self._seen
-        return [] if self._returned else [path for path in self._named if path in missing]
+        if len(missing) <= len(self._returned):  # what was given back has no paths of modules
+            return []
+        return [path for path in self._named if path in missing]
 
     def words(self) -> str:
         """What was not seen, in words; empty where there is nothing to say."""

@@ -16,6 +16,7 @@ from limelight.ops.lens.spec import Lens
 from limelight.ops.torch_calls import torch_calls_of
 from limelight.seeing.choice import LENS
 from limelight.seeing.watching.huggingface import switched
+from limelight.seeing.watching.returned import asked_for_weights
 from limelight.seeing.watching.watched import Watched
 
 
@@ -40,8 +41,9 @@ def watch(
         watched.seen("blocks.3.attn")        # what a module saw
         watched.recording(tokenizer)         # for the views
 
-    Attention that a model computes by itself, with a softmax of its own, cannot be seen; a warning
-    names it when the block ends.
+    Hugging Face models off that interface compute with a softmax of their own, and give their
+    weights back: these are recorded, dense, and the recording says so. Attention of which nothing
+    can be seen is named by a warning when the block ends.
 
     Args:
         model: a module that is neither compiled nor scripted.
@@ -68,7 +70,8 @@ def watch(
         watched.unseen.begin(module, path, args, options)
 
     following = watched.places.following(begin, mode=torch_calls_of(model))
-    with switched(model), following, intercept(watched.record, locate=watched.locate):
+    returned = asked_for_weights(model, watched.record_weights)
+    with switched(model), returned, following, intercept(watched.record, locate=watched.locate):
         yield watched
     if words := watched.unseen.words():
         warnings.warn(

@@ -83,20 +83,21 @@ class Watched:
         self._note(call.path, call.stack, Key(layer, call.occurrence), call.forward, seen, call)
         return output
 
-    def record_weights(self, label: str, layer: int, forward: int, weights: Tensor) -> None:
+    def record_weights(self, label: str, layer: int, weights: Tensor) -> None:
         """Note weights `b h i j` that the model gave back, which it computed by itself."""
+        self.unseen.returned(label, layer)
         if self.layers is not None and layer not in self.layers:
             return
         self._dense.add(label)
         seen = Seen.of_weights(weights, self.lens)
-        self._note(label, label, Key(layer, 0), forward, seen, None)
+        self._note(label, label, Key(layer, 0), self.places.forward, seen, None)
 
     def _note(
         self, path: str, name: str, key: Key, forward: int, seen: Seen, call: AttentionCall | None
     ) -> None:
         if self.heads is not None:
             seen = seen.heads(self.heads)
-        model = self.model if call is not None else None
+        model = None if call is None else self.model
         stack = self._stacks.get(name)
         if stack is None:
             stack = Stack(name, cross=is_cross(path, model), keep=self.lens.keep)
@@ -115,6 +116,11 @@ class Watched:
         """Where the layers of a stack look at their own text."""
         root = stack.path.partition("*")[0]
         return [own for own in self._stacks.values() if own.path.startswith(root) and not own.cross]
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether some weights are those that the model computed and gave back."""
+        return bool(self._dense)
 
     @property
     def stacks(self) -> tuple[str, ...]:
