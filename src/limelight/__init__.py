@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from limelight.insight.cutting import cutting as cutting
     from limelight.insight.exercise import exercise as exercise
     from limelight.insight.rollout import rollout as rollout
+    from limelight.insight.studies.listing import study as study
     from limelight.insight.worked.reading import worked as worked
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
@@ -114,6 +115,7 @@ _HOME = {
     "steps": "seeing.steps.steps",
     "watch": "seeing.watching.watch",
     "exercise": "insight.exercise",
+    "study": "insight.studies.listing",
     "worked": "insight.worked.reading",
     "explore": "explorer.explore",
     "LimelightError": "errors",

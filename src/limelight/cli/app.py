@@ -16,6 +16,7 @@ from limelight.cli.exercise import exercise
 from limelight.cli.explore import explore
 from limelight.cli.generate import generate
 from limelight.cli.show import show
+from limelight.cli.study import study
 from limelight.cli.train import train
 from limelight.cli.translate import translate
 from limelight.cli.worked import worked
@@ -34,6 +35,7 @@ app.command()(explore)
 app.command()(worked)
 app.command()(cause)
 app.command()(exercise)
+app.command()(study)
 app.command()(train)
 app.command()(translate)
 app.command()(generate)

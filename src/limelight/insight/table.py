@@ -55,7 +55,7 @@ class Table:
         lines = [[_pipe(_label(name)) for name in self.columns], rule]
         lines += [[_pipe(cell) for cell in row] for row in self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"**{_pipe(visible(self.title))}**\n\n{table}" if self.title else table
+        return f"**{_pipe(_label(self.title))}**\n\n{table}" if self.title else table
 
     def latex(self) -> str:
         """A `tabular` with rules of `booktabs`."""
@@ -78,7 +78,7 @@ class Table:
             )
             return f"<tr>{''.join(made)}</tr>"
 
-        title = f"<caption>{escape(visible(self.title))}</caption>" if self.title else ""
+        title = f"<caption>{escape(_label(self.title))}</caption>" if self.title else ""
         head = row([_label(name) for name in self.columns], "th")
         body = "".join(row(cells, "td") for cells in self.cells())
         return f"<table>{title}<thead>{head}</thead><tbody>{body}</tbody></table>"
@@ -96,7 +96,7 @@ class Table:
         for row in self.cells():
             table.add_row(*(Text(cell) for cell in row))
         if self.title:
-            yield Text(visible(self.title), style="bold")
+            yield Text(_label(self.title), style="bold")
         yield table
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ _LATEX = str.maketrans(
 
 
 def _label(name: str) -> str:
-    return visible(name) if name else ""
+    return visible(name, 1000) if name else ""
 
 
 def _is_number(cell: Cell) -> bool:

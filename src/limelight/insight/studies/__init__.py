@@ -1,0 +1,1 @@
+"""Claims that textbooks make about attention, each measured: one file a study."""

@@ -1,0 +1,98 @@
+"""Small models on small tasks, trained the same way in every study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from limelight.layers.attention import Attention
+from limelight.layers.positions import sinusoidal
+from limelight.rng import generator_for
+
+Batch = Callable[[torch.Generator, int], tuple[Tensor, Tensor]]
+"""Draws so many inputs `b n` and their targets `b` or `b t`."""
+
+
+class Reader(nn.Module):
+    """Tokens, one attention layer with a residual, and a guess from the last token.
+
+    Args:
+        vocabulary: how many tokens there are.
+        classes: for each target, how many classes.
+        attention: the layer.
+        positions: whether sinusoidal positions are added.
+        pool: guess from the mean of all tokens, not from the last.
+        options: what else the layer is called with, by the number of tokens.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        classes: tuple[int, ...],
+        attention: Attention,
+        *,
+        positions: bool = True,
+        pool: bool = False,
+        options: Callable[[int], dict[str, object]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, attention.width)
+        self.attention, self.positions, self.pool = attention, positions, pool
+        self.options = options
+        self.guesses = nn.ModuleList(nn.Linear(attention.width, count) for count in classes)
+
+    def forward(self, tokens: Tensor) -> list[Tensor]:
+        x = self.embedding(tokens)
+        n = tokens.shape[1]
+        if self.positions:
+            x = x + sinusoidal(torch.arange(n), x.shape[-1])
+        more = {} if self.options is None else self.options(n)
+        y = self.attention(x, **more)  # pyright: ignore[reportArgumentType]
+        last = torch.relu(x + y).mean(1) if self.pool else y[:, -1]
+        return [guess(last) for guess in self.guesses]
+
+
+def seeded(seed: int, *numbers: int) -> None:
+    """Weights made after this call are those of these numbers."""
+    torch.manual_seed(int(torch.randint(2**31, (), generator=generator_for(seed, *numbers))))
+
+
+def train(model: nn.Module, batch: Batch, *, steps: int, seed: int, size: int = 64,
+          rate: float = 3e-3) -> None:  # fmt: skip
+    """Steps of Adam on fresh batches, the rate falling to nothing."""
+    rng = generator_for(seed, 1)
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        inputs, targets = batch(rng, size)
+        optimiser.zero_grad()
+        _loss(model(inputs), targets).backward()
+        optimiser.step()
+        schedule.step()
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, batch: Batch, *, seed: int, size: int = 1024) -> float:
+    """The share of fresh inputs for which every target is guessed."""
+    inputs, targets = batch(generator_for(seed, 2), size)
+    right = torch.ones(size, dtype=torch.bool)
+    for guess, target in zip(model(inputs), _columns(targets), strict=True):
+        right &= guess.argmax(-1) == target
+    return float(right.float().mean())
+
+
+def parameters(module: nn.Module) -> int:
+    """How many numbers a module learns."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _loss(guesses: list[Tensor], targets: Tensor) -> Tensor:
+    losses = [F.cross_entropy(g, t) for g, t in zip(guesses, _columns(targets), strict=True)]
+    return torch.stack(losses).sum()
+
+
+def _columns(targets: Tensor) -> list[Tensor]:
+    return [targets] if targets.ndim == 1 else list(targets.unbind(1))

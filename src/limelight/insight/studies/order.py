@@ -1,0 +1,130 @@
+"""Without positions attention does not know order; each way of telling it breaks the symmetry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limelight.insight.studies.learning import Reader, accuracy, seeded, train
+from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
+from limelight.layers.attention import Attention
+from limelight.layers.positions import RelativeBias, sinusoidal
+from limelight.layers.rotary import Rotary
+from limelight.ops.bias import alibi
+from limelight.ops.masks.band import causal
+from limelight.rng import generator_for
+
+WIDTH, HEADS, TOKENS, WORDS = 32, 4, 12, 8
+STEPS = 250
+
+
+def run(seed: int = 0) -> Study:
+    """Permuted tokens through one layer, and a task: which of two words comes first?"""
+    ways = _ways()
+    moved = {
+        name: _moved(options, seed, added=name == "sinusoidal") for name, options in ways.items()
+    }
+    learned = {name: _learned(name, options, seed) for name, options in ways.items()}
+    telling = [name for name in ways if name != "none"]
+    able = ("sinusoidal", "rotary", "relative bias", "causal mask")
+    places = list(range(len(ways)))
+    return Study(
+        name="order",
+        claim="attention treats tokens as an unordered set: positional encoding is needed.",
+        source="001 'Limitation With Self-Attention'; 002 follow-up questions",
+        measured="how far outputs move beyond the permutation when tokens are permuted, and the "
+        f"accuracy of telling which of two words comes first after {STEPS} steps, for "
+        + ", ".join(ways),
+        checks=(
+            at_most("without positions: movement beyond the permutation", moved["none"], 1e-9),
+            at_least("with positions: least movement", min(moved[name] for name in telling), 1e-3),
+            at_most("without positions: accuracy (chance 0.5)", learned["none"], 0.6),
+            at_least(
+                "with positions that know direction: least accuracy",
+                min(learned[name] for name in able),
+                0.9,
+            ),
+        ),
+        panels=(
+            Panel(
+                "outputs beyond the permutation (" + ", ".join(ways) + ")",
+                "way",
+                "movement",
+                [Curve("movement", places, [max(moved[name], 1e-17) for name in ways])],
+                log_y=True,
+            ),
+            Panel(
+                "which word comes first?",
+                "way, in the same order",
+                "accuracy",
+                [Curve("accuracy", places, list(learned.values()))],
+            ),
+        ),
+        seed=seed,
+        notes="ALiBi without a causal mask knows distance and no direction: reading backwards "
+        f"gives it the same scores, so it stays near chance here ({learned['ALiBi']:.2f}).",
+        details={"moved": moved, "accuracy": learned},
+    )
+
+
+Options = Callable[[int], dict[str, Any]]
+
+
+def _ways() -> dict[str, Options]:
+    rotary = Rotary(WIDTH // HEADS)
+    # a table of biases that is not learned here: each distance and direction has its own
+    relative = RelativeBias(heads=HEADS)
+    for parameter in relative.parameters():
+        torch.nn.init.normal_(parameter, generator=generator_for(5), std=2.0)
+    return {
+        "none": lambda _: {},
+        "sinusoidal": lambda _: {},
+        "rotary": lambda n: {"rotation": rotary(torch.arange(n))},
+        "ALiBi": lambda _: {"bias": alibi(HEADS)},
+        "relative bias": lambda n: {"bias": relative(n, n)},
+        "causal mask": lambda _: {"mask": causal()},
+    }
+
+
+@torch.no_grad()
+def _moved(options: Options, seed: int, *, added: bool) -> float:
+    """How far outputs are from being the same rows in another order, relative to their size."""
+    seeded(seed, 3)
+    layer = Attention(WIDTH, heads=HEADS).double().eval()
+    x = torch.randn(1, TOKENS, WIDTH, generator=generator_for(seed, 4), dtype=torch.float64)
+    order = torch.randperm(TOKENS, generator=generator_for(seed, 5))
+    places = sinusoidal(torch.arange(TOKENS), WIDTH).double() if added else 0.0
+    more = {
+        name: value.double() if isinstance(value, Tensor) else value
+        for name, value in options(TOKENS).items()
+    }
+    straight, permuted = layer(x + places, **more), layer(x[:, order] + places, **more)
+    return float((permuted - straight[:, order]).norm() / straight.norm())
+
+
+def _learned(name: str, options: Options, seed: int) -> float:
+    seeded(seed, 6)
+    attention = Attention(WIDTH, heads=HEADS)
+
+    def detached(n: int) -> dict[str, Any]:
+        return {
+            key: value.detach() if isinstance(value, Tensor) else value
+            for key, value in options(n).items()
+        }
+
+    model = Reader(
+        WORDS + 2, (2,), attention, positions=name == "sinusoidal", pool=True, options=detached
+    )
+    train(model, _batch, steps=STEPS, seed=seed, rate=1e-2)
+    return accuracy(model, _batch, seed=seed)
+
+
+def _batch(rng: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
+    """Words, among them one A and one B; the target says whether A comes before B."""
+    tokens = torch.randint(WORDS, (size, TOKENS), generator=rng)
+    places = torch.rand(size, TOKENS, generator=rng).argsort(-1)[:, :2]
+    tokens.scatter_(1, places, torch.tensor([WORDS, WORDS + 1]).expand(size, 2))
+    return tokens, (places[:, 0] < places[:, 1]).long()

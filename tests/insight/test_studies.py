@@ -1,0 +1,102 @@
+"""Studies: verdicts that follow from numbers by a rule, the same numbers for the same seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+import limelight as ll
+from limelight.cli import main
+from limelight.errors import LimelightError
+from limelight.insight.studies import learning
+from limelight.insight.studies.listing import STUDIES
+from limelight.insight.studies.study import Study, at_least, at_most, exponent
+
+
+def test_every_file_is_a_study_that_is_listed() -> None:
+    folder = Path(importlib.import_module("limelight.insight.studies").__path__[0])
+    parts = {"__init__", "listing", "learning", "study"}
+    assert {path.stem for path in folder.glob("*.py")} - parts == set(STUDIES)
+
+
+def test_a_wrong_claim_gets_does_not() -> None:
+    """The same numbers under the opposite claim: dot products do not grow with d."""
+    scaling = ll.study("scaling")
+    assert scaling.verdict == "holds"
+    numbers = scaling.details["numbers"]
+    sizes = list(numbers)
+    growth = exponent(sizes, [numbers[size]["variance"] for size in sizes])
+    wrong = dataclasses.replace(
+        scaling,
+        claim="dot products stay as they are whatever d, and scaling changes nothing.",
+        checks=(
+            at_most("exponent of Var(q·k) in d", growth, 0.1),
+            at_least("entropy without scaling, d 1024", numbers[1024]["entropy, plain"], 0.8),
+        ),
+    )
+    assert wrong.verdict == "does not"
+    assert wrong.line.startswith("scaling: does not (0 of 2 checks). Claim: dot products stay")
+    assert json.loads(wrong.to_json())["verdict"] == "does not"
+    half = dataclasses.replace(scaling, checks=(*wrong.checks, *scaling.checks))
+    assert half.verdict == "holds partly"
+
+
+@pytest.mark.parametrize("name", ["roles", "focus", "geometry"])
+def test_the_same_seed_gives_the_same_numbers(name: str, tmp_path: Path) -> None:
+    first, again, other = (ll.study(name, seed=seed) for seed in (3, 3, 4))
+    assert first.to_json() == again.to_json()
+    assert first.to_json() != other.to_json()
+    assert first.verdict in ("holds", "holds partly")
+    first.save(tmp_path / "study.png")
+    assert (tmp_path / "study.png").stat().st_size > 10_000
+
+
+def test_training_studies_repeat_and_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them, with fewer steps: the mechanism that all of them share."""
+    from limelight.insight.studies import heads
+
+    monkeypatch.setattr(heads, "STEPS", 40)
+    first, again = heads.run(5), heads.run(5)
+    assert first.to_json() == again.to_json()
+    assert learning.parameters(ll.Attention(32, heads=1)) == learning.parameters(
+        ll.Attention(32, heads=4)
+    )
+
+
+def test_an_unknown_name_is_said_with_the_nearest() -> None:
+    with pytest.raises(LimelightError, match="there is no study 'scalign': did you mean scaling"):
+        ll.study("scalign")
+
+
+def test_the_command_lists_writes_and_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*arguments: str) -> tuple[object, str]:
+        monkeypatch.setattr("sys.argv", ["limelight", "study", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, capsys.readouterr().out
+
+    assert [line.split()[0] for line in run("--list")[1].splitlines()] == list(STUDIES)
+    assert run("nothing")[0] == 2
+    assert run()[0] == 2
+    code, out = run("roles", "--to", str(tmp_path))
+    assert code == 0
+    assert "roles: holds (4 of 4 checks)" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["roles.json", "roles.png"]
+    [told] = json.loads(run("roles", "--json")[1])
+    assert told == json.loads((tmp_path / "roles.json").read_text())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_gives_a_verdict(name: str) -> None:
+    result = ll.study(name)
+    assert isinstance(result, Study)
+    assert all(check.measured == check.measured for check in result.checks), result.checks
+    # times of a busy machine may say anything
+    assert name in ("parallel", "cost") or result.verdict != "does not", str(result)
