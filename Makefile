@@ -11,7 +11,7 @@ QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py
 	tests/seeing/test_recording.py tests/views/test_terminal.py tests/test_public_api.py tests/test_architecture.py
 TEXT := The animal didn't cross the street because it was too tired.
 
-.PHONY: show explore test quick soak check setup bench format build dist sanitize clean
+.PHONY: show docs explore test quick soak check setup bench format build dist sanitize clean
 
 show: .venv/built
 	$(BIN)/limelight show "$(TEXT)"
@@ -39,6 +39,10 @@ check: .venv/dev .venv/built node_modules/.package-lock.json
 	node_modules/.bin/biome lint --error-on-warnings
 	node_modules/.bin/tsc --project jsconfig.json
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
+# The site, into site/: strict, and nothing in it is fetched from elsewhere.
+docs: .venv/docs .venv/built
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: .venv/bench .venv/built
 	$(BIN)/python -m benchmarks
@@ -71,6 +75,10 @@ sanitize: .venv/dev
 
 .venv/explorer: pyproject.toml constraints.txt | .venv/built
 	$(INSTALL) '.[explorer]'
+	touch $@
+
+.venv/docs: pyproject.toml constraints.txt | .venv/built
+	$(INSTALL) '.[docs]'
 	touch $@
 
 .venv/bench: pyproject.toml constraints.txt | .venv/built
