@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -52,10 +53,11 @@ def test_json_holds_the_exact_weights() -> None:
     found = json.loads(show(SENTENCE, "--json").output)
     link = found["link"]
     assert (link["layer"], link["head"], link["asks"], link["answers"]) == (3, 1, "it", "animal")
-    assert found["weights"][link["query"]][link["key"]] == link["weight"]
+    weight = found["weights"][link["query"]][link["key"]]
+    assert weight == pytest.approx(link["weight"], abs=1e-6)
     assert round(link["weight"], 3) == 0.677
     assert all(abs(sum(row) - 1) < 1e-5 for row in found["weights"])
-    assert found["tokens"][link["key"]] == "animal"
+    assert found["tokens"][link["key"]]["text"] == "animal"
     assert list(Path().iterdir()) == []
 
 
@@ -73,26 +75,41 @@ def test_the_heat_map_is_drawn_too() -> None:
     assert not Path("attention.html").exists()
 
 
-def test_a_long_text_is_cut_and_that_is_said() -> None:
-    said = show("one two " * 300).output
-    assert "The first 510 of 600 tokens" in said
-    assert "--stride" in said
+def test_windows_follow_what_the_model_was_trained_on_and_that_is_said() -> None:
+    story = " ".join(f"On day {k} the captain wrote a letter to her sister." for k in range(40))
+    said = " ".join(show(story, "--csv", "links.csv").output.split())
+    assert "tokens in 7 windows of up to 126: the model was trained on 128." in said
+    for part in ("Layers: how spread out", "Tokens that receive most", "Repeats that are copied"):
+        assert part in said
+    rows = Path("links.csv").read_text(encoding="utf-8").splitlines()
+    assert rows[0] == "layer,head,query,key,weight,asks,answers"
+    assert len(rows) > 1000
 
 
-@pytest.mark.parametrize(
-    ("text", "window"),
-    [(f"{SENTENCE} {'one ' * 560}", (0, 510)), (f"{'one ' * 560}{SENTENCE}", (400, 574))],
-    ids=["at the start", "at the end"],
-)
-def test_a_stride_finds_the_window_that_tells_most(text: str, window: tuple[int, int]) -> None:
-    """In a head that follows sense only the window with the sentence has something to tell."""
-    options = ["--stride", "400", "--layer", "3", "--head", "1", "--json"]
+@pytest.mark.parametrize("place", ["at the start", "at the end"])
+def test_a_stride_ends_in_one_view_of_the_whole_text(place: str) -> None:
+    """In a head that follows sense the sentence is found wherever it stands."""
+    filler = "one " * 260
+    text = f"{SENTENCE} {filler}" if place == "at the start" else f"{filler}{SENTENCE}"
+    options = ["--stride", "100", "--layer", "3", "--head", "1", "--json"]
     found = json.loads(show(text, *options).output)
-    first, last, total, windows = found["window"].values()
-    assert (first, last) == window
-    assert (total, windows) == (574, 2)
-    assert len(found["tokens"]) == last - first + 2
-    assert found["link"]["answers"] in SENTENCE
+    assert found["window"]["total"] == found["window"]["taken"] == 274
+    assert len(found["tokens"]) == 274
+    assert len(found["window"]["windows"]) == 3
+    assert (found["link"]["asks"], found["link"]["answers"]) == ("it", "animal")
+    link = found["link"]
+    weight = found["weights"][link["query"]][link["key"]]
+    assert weight == pytest.approx(link["weight"], abs=1e-5)
+
+
+def test_the_word_and_which_of_several_is_meant_are_named() -> None:
+    said = show("The cat saw the unbelievableness of the other cat.").output.splitlines()[0]
+    assert said.startswith("Layer")
+    assert '"cat" (token' not in said or "of 2)" in said
+
+
+def test_a_script_that_the_model_does_not_read_is_said() -> None:
+    assert "are unknown to this model" in show("𒀀𒀁 𒀂 𒀃 𒀄").output
 
 
 def test_hostile_text_is_printed_as_text() -> None:
@@ -119,7 +136,12 @@ def test_hostile_text_is_printed_as_text() -> None:
         (["--file", "missing.txt"], "missing.txt: cannot be read: No such file"),
         (["  "], "text is empty"),
         (["hello", "--model", "nowhere"], "nowhere: no such file"),
-        (["hello", "--stride", "0"], "stride must be 1 to 510"),
+        (["hello", "--stride", "0"], "stride must be 1 to 126"),
+        (["hello", "--html", "x" * 300 + ".html"], "File name too long"),
+        (["hello", "--model", "x" * 300], "cannot be read: File name too long|no such file"),
+        (["--file", "x" * 300], "cannot be read: File name too long"),
+        (["--file", "\x1b[31mred.txt"], "␛\\[31mred.txt: cannot be read"),
+        (["\udcff not text"], "TEXT is not UTF-8"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_nothing_written(words: list[str], said: str) -> None:
@@ -182,3 +204,35 @@ def test_an_ascii_terminal_is_enough() -> None:
 @pytest.mark.parametrize("command", [[], ["show"], ["worked"], ["train"], ["translate"], ["embed"]])
 def test_help_is_ascii(command: list[str]) -> None:
     assert "Usage" in in_ascii(*command, "--help")
+
+
+def run(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "limelight", "show", *words]
+    return subprocess.run(command, capture_output=True, check=False, **options)
+
+
+def test_pipes_that_close_fill_up_or_hold_no_text() -> None:
+    command = f"{sys.executable} -m limelight show {{}} --html {{}}.html"
+    quoted = f'"{SENTENCE}"'
+    piped = subprocess.run(
+        f"{command.format(quoted, 'piped')} | head -1", shell=True, capture_output=True, check=False
+    )
+    assert piped.stdout.startswith(b"Layer 3 head 1")
+    assert piped.stderr == b""
+    assert Path("piped.html").stat().st_size > 100_000
+    full = subprocess.run(
+        f"{command.format(quoted, 'full')} > /dev/full",
+        shell=True,
+        capture_output=True,
+        check=False,
+    )
+    assert full.returncode != 0
+    assert full.stderr.decode() == "limelight: cannot print: No space left on device\n"
+    assert Path("full.html").is_file()
+    closed = subprocess.run(
+        f"{command.format('-', 'none')} <&-", shell=True, capture_output=True, check=False
+    )
+    assert closed.stderr.decode() == "limelight: standard input is closed: give a TEXT or --file\n"
+    binary = run("-", input=b"\xff\xfe")
+    assert binary.stderr == b"limelight: standard input is not UTF-8 text\n"
+    assert binary.returncode == closed.returncode == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -187,3 +188,37 @@ def test_where_no_link_is_salient_the_first_token_opens() -> None:
     recording = Recording.of_weights([torch.eye(2)[None]], [".", "!"])
     assert salient(recording) is None
     assert opening(recording)[:4] == (0, 0, 0, 0)
+
+
+def test_a_recording_says_where_its_numbers_stop_being_numbers() -> None:
+    """A model that overflows is shown as far as it goes, and nothing raw comes of it."""
+    torch.manual_seed(4)
+    model = ll.load("minilm")
+    with torch.no_grad():
+        model.stack.blocks[2].attention.inputs.weight[40, 3] = float("nan")
+    recording = ll.look("The old man gave his dog to the girl next door.", model=model)
+    assert recording.nonfinite.startswith(
+        "The numbers stop being numbers at layer 2 (first in head"
+    )
+    link = salient(recording)
+    assert link is not None
+    assert math.isfinite(link.weight)
+    assert link.layer in (0, 1, 2)
+    document = json.loads(recording.to_json())
+    assert document["nonfinite"] == recording.nonfinite
+    assert "NaN" not in recording.to_json()
+    assert recording._repr_html_().count("stop being numbers") == 1
+    assert ll.look("All is well.").nonfinite == ""
+
+
+def test_tables_hold_the_links_that_were_noted(sentence: Recording) -> None:
+    table = sentence.links(layer=3, head=1, least=0.05)
+    rows = table.to_pylist()
+    assert rows[0].keys() == {"layer", "head", "query", "key", "weight", "asks", "answers"}
+    (it,) = [row for row in rows if row["asks"] == "it" and row["answers"] == "animal"]
+    assert it["weight"] == pytest.approx(0.677, abs=5e-4)
+    exact = sentence.weights(3, 1)
+    assert len(rows) == int((exact.topk(8).values >= 0.05).sum())
+    carried = ll.look(sentence.text, lens=ll.Lens(value_top=2)).links(3, 1, by="value")
+    assert carried.num_rows == 2 * len(sentence.tokens)
+    assert sentence.entropy.shape == sentence.distance.shape == (6, 12, 16)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from limelight.models.loading.pretrained import Model
     from limelight.seeing.recording.recording import Link, Recording
-    from limelight.seeing.windows import Window
+    from limelight.seeing.windows import Reading
 
 EXAMPLE = "The animal didn't cross the street because it was too tired."
+LONG = 400
+"""Tokens beyond which a text is told by its links, layers and most looked-at tokens."""
 
 
 def show(
@@ -32,6 +35,7 @@ def show(
     png: Annotated[
         Path | None, typer.Option(help="Also draw the heat map: .png, .svg or .pdf.")
     ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write the links noted, as .csv.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show what a model attends to in a text: the most salient link, a heat map, and a page.
@@ -43,29 +47,35 @@ def show(
     """
     if html is None and not json:
         html = Path("attention.html")
-    _check_files(html, png)
+    _check_files(html, png, csv)
     words = _read(text, file)
 
-    from limelight.insight.salience import opening, rule
-    from limelight.models.loading.pretrained import load
-    from limelight.seeing.windows import look_in_windows
-    from limelight.views import save
+    from limelight.insight.salience import opening, salient
 
-    found = look_in_windows(load(model), words, stride)
-    best, link = _best(found, layer, head)
-    shown = opening(best.recording, layer, head) if link is None else link
+    loaded = _load(model)
+    _check_numbers(loaded, layer, head)
+    reading = _look(loaded, words, stride)
+    recording = reading.recording
+    link = salient(recording, layer, head)
+    shown = opening(recording, layer, head) if link is None else link
+    # files before words: whoever closes the pipe after the first line has the page all the same
+    written = _write(recording, shown, html, png, csv)
     if json:
-        _print_json(best, link, shown, len(found), rule(layer, head))
+        _print_json(reading, link, shown, layer, head)
     else:
-        _print(best, link, shown, found, rule(layer, head) if None in (layer, head) else None)
-    for path in (html, png):
-        if path is not None:
-            save(best.recording, path, shown.layer, shown.head)
-            if not json:
-                print(f"Wrote {path} ({path.stat().st_size / 1000:,.0f} kB).")
+        _print(reading, link, shown, layer, head)
+        for path in written:
+            print(f"Wrote {_name(path)} ({path.stat().st_size / 1000:,.0f} kB).")
 
 
-def _check_files(html: Path | None, png: Path | None) -> None:
+def _name(path: Path | str) -> str:
+    """A file's name as it may be printed: it can hold anything but a zero byte."""
+    from limelight.labels import visible
+
+    return visible(str(path).encode("utf-8", "replace").decode(), 200)
+
+
+def _check_files(html: Path | None, png: Path | None, csv: Path | None) -> None:
     """Say what is wrong with a file before the model runs, not after."""
     from limelight.errors import OptionError
     from limelight.files import check_writable
@@ -73,14 +83,20 @@ def _check_files(html: Path | None, png: Path | None) -> None:
     for option, path, known in (
         ("--html", html, (".html", ".htm")),
         ("--png", png, (".png", ".svg", ".pdf")),
+        ("--csv", csv, (".csv",)),
     ):
         if path is None:
             continue
         if path.suffix.lower() not in known:
-            raise OptionError(f"{option} must end in {' or '.join(known)}, found {path.name!r}")
-        if not path.absolute().parent.is_dir():
-            raise OptionError(f"{option} {path}: there is no folder {path.parent}")
-        check_writable(path)
+            found = _name(path.name)
+            raise OptionError(f"{option} must end in {' or '.join(known)}, found {found!r}")
+        try:
+            if not path.absolute().parent.is_dir():
+                folder = _name(path.parent)
+                raise OptionError(f"{option} {_name(path)}: there is no folder {folder}")
+            check_writable(path)
+        except OSError as error:
+            raise OptionError(f"{option} {_name(path)}: {error.strerror}") from error
 
 
 def _read(text: str | None, file: Path | None) -> str:
@@ -93,104 +109,174 @@ def _read(text: str | None, file: Path | None) -> str:
         raise OptionError("give a TEXT or --file, found both")
     if file is not None:
         try:
-            return file.read_text(encoding="utf-8")
+            return _decoded(file.read_bytes())
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise OptionError(f"--file {file}: cannot be read: {reason}") from error
-    if text == "-" or (text is None and not sys.stdin.isatty()):
-        return sys.stdin.read()
+            raise OptionError(f"--file {_name(file)}: cannot be read: {reason}") from error
+    if text == "-" or (text is None and (sys.stdin is None or not sys.stdin.isatty())):
+        return _standard_input()
+    if text is not None and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise OptionError("TEXT is not UTF-8: put it into a file and name its encoding first")
     return EXAMPLE if text is None else text
 
 
-def _best(found: list[Window], layer: int | None, head: int | None) -> tuple[Window, Link | None]:
-    """The window with the most salient link, and that link, where there is one."""
-    from limelight.insight.salience import salience, salient
+def _standard_input() -> str:
+    import sys
 
-    links = [salient(window.recording, layer, head) for window in found]
-    values = [
-        0.0 if link is None else salience(window.recording, link)
-        for window, link in zip(found, links, strict=True)
-    ]
-    place = values.index(max(values))
-    return found[place], links[place]
+    from limelight.errors import OptionError
+
+    if sys.stdin is None or sys.stdin.closed:
+        raise OptionError("standard input is closed: give a TEXT or --file")
+    try:
+        return _decoded(sys.stdin.buffer.read())
+    except UnicodeDecodeError as error:
+        raise OptionError("standard input is not UTF-8 text") from error
+    except OSError as error:
+        raise OptionError(f"standard input cannot be read: {error.strerror}") from error
 
 
-def _said(recording: Recording, link: Link | None, shown: Link) -> str:
-    from limelight.labels import visible
+def _decoded(data: bytes) -> str:
+    """UTF-8, with or without a mark at its beginning."""
+    return data.decode("utf-8-sig").replace("\r\n", "\n")
 
-    where = f"Layer {shown.layer} head {shown.head}"
-    if link is None:
-        return f"{where}: no link beyond neighbouring words."
-    asker = visible(recording.queries[link.query].text, 40)
-    answer = visible(recording.tokens[link.key].text, 40)
-    return f'{where} ties "{asker}" to "{answer}" ({link.weight:.3f}).'
+
+def _load(name: str) -> Model:
+    from limelight.errors import OptionError
+    from limelight.models.loading.pretrained import load
+
+    try:
+        return load(name)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise OptionError(f"--model {_name(name)}: cannot be read: {reason}") from error
+
+
+def _check_numbers(model: Model, layer: int | None, head: int | None) -> None:
+    """Before a long text is read: whether the model has that layer and head."""
+    from limelight.errors import OptionError
+
+    for name, number, size in (
+        ("layer", layer, model.config.layers),
+        ("head", head, model.config.heads),
+    ):
+        if number is not None and not 0 <= number < size:
+            raise OptionError(
+                f"{name} must be one of those recorded (0 to {size - 1}), found {number}"
+            )
+
+
+def _look(model: Model, words: str, stride: int | None) -> Reading:
+    """Read the text, with a bar for the layers where someone waits for it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from limelight.insight.salience import salient_links
+    from limelight.seeing.windows import read
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=len(words) < 2000) as bar:
+        task = bar.add_task("reading, layer by layer", total=None)
+        reading = read(
+            model, words, stride,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )  # fmt: skip
+        bar.update(task, description="finding what is worth a look")
+        salient_links(reading.recording, 6)
+    return reading
+
+
+def _write(
+    recording: Recording, shown: Link, html: Path | None, png: Path | None, csv: Path | None
+) -> list[Path]:
+    from limelight.views import save
+    from limelight.views.table import write_csv
+
+    for path in (html, png):
+        if path is not None:
+            save(recording, path, shown.layer, shown.head)
+    if csv is not None:
+        write_csv(recording, csv)
+    return [path for path in (html, png, csv) if path is not None]
 
 
 def _print(
-    best: Window, link: Link | None, shown: Link, found: list[Window], chosen_by: str | None
+    reading: Reading, link: Link | None, shown: Link, layer: int | None, head: int | None
 ) -> None:
     from rich.console import Console
 
-    from limelight.insight.salience import salient_links
+    from limelight.insight.salience import rule, salient_links
     from limelight.views import terminal
 
     console = Console(highlight=False, markup=False, emoji=False)
-    recording = best.recording
-    console.print(_said(recording, link, shown), style="bold")
-    if chosen_by is not None and link is not None:
-        console.print(f"Chosen by {chosen_by}.", style="dim")
-    for line in _extent(best, found):
+    recording = reading.recording
+    console.print(terminal.sentence(recording, link, shown), style="bold")
+    if link is not None and None in (layer, head):
+        console.print(f"Chosen by {rule(layer, head)}.", style="dim")
+    for line in _remarks(reading):
         console.print(line)
     console.print()
     mark = None if link is None else link.query
     console.print(terminal.heat_map(recording, shown.layer, shown.head, mark=mark))
     console.print("\nWorth a look:", style="bold")
-    console.print(terminal.links(recording, salient_links(recording, 6)))
+    if len(recording.tokens) > LONG:
+        console.print(terminal.quotes(recording, salient_links(recording, 8)))
+        console.print(terminal.overview(recording))
+    else:
+        console.print(terminal.links(recording, salient_links(recording, 6)))
     console.print("\nAll heads, by their strongest link:", style="bold")
     console.print(terminal.all_heads(recording, (shown.layer, shown.head)))
     console.print()
 
 
-def _extent(best: Window, found: list[Window]) -> list[str]:
-    """How much of the text was looked at, where that is not all of it in one piece."""
-    if len(found) > 1:
-        return [
-            f"{best.total:,} tokens in {len(found)} windows; shown: "
-            f"tokens {best.first:,} to {best.last - 1:,}."
-        ]
-    if best.last < best.total:
-        return [
-            f"The first {best.last:,} of {best.total:,} tokens: the model takes no more at once. "
-            "--stride N looks at all of them, in windows that begin N tokens apart."
-        ]
-    return []
+def _remarks(reading: Reading) -> list[str]:
+    """What a reader must know about how much was read, and how well."""
+    said: list[str] = []
+    count = len(reading.windows)
+    if count > 1:
+        size = max(last - first for first, last in reading.windows)
+        why = f": the model was trained on {reading.trained}" if reading.trained else ""
+        said.append(f"{reading.total:,} tokens in {count} windows of up to {size:,}{why}.")
+    elif reading.taken < reading.total:
+        said.append(
+            f"The first {reading.taken:,} of {reading.total:,} tokens: the model takes no more at "
+            "once. --stride N looks at all of them, in windows that begin N tokens apart."
+        )
+    if reading.unknown * 5 >= reading.total:
+        said.append(
+            f"{reading.unknown} of {reading.total} tokens are unknown to this model ([UNK]): it "
+            "does not read this script, and what it attends to says little."
+        )
+    if reading.recording.nonfinite:
+        said.append(reading.recording.nonfinite)
+    return said
 
 
-def _print_json(best: Window, link: Link | None, shown: Link, windows: int, rule: str) -> None:
+def _print_json(
+    reading: Reading, link: Link | None, shown: Link, layer: int | None, head: int | None
+) -> None:
     from json import dumps
 
-    recording = best.recording
-    told = None
-    if link is not None:
-        asks, answers = recording.queries[link.query].text, recording.tokens[link.key].text
-        told = {**link._asdict(), "asks": asks, "answers": answers}
-    found = {
-        "model": recording.model,
-        "text": recording.text,
-        "tokens": [token.text for token in recording.tokens],
+    from limelight.insight.salience import rule
+    from limelight.views.table import as_json
+
+    recording = reading.recording
+    small = len(recording.queries) * len(recording.tokens) <= 1 << 20
+    weights = recording.weights(shown.layer, shown.head).nan_to_num() if small else None
+    found = as_json(recording) | {
         "window": {
-            "first": best.first,
-            "last": best.last,
-            "total": best.total,
-            "windows": windows,
+            "total": reading.total,
+            "taken": reading.taken,
+            "windows": [list(window) for window in reading.windows],
         },
+        "remarks": _remarks(reading),
         # null where no link goes beyond neighbouring words: then nothing was chosen by the rule
-        "link": told,
-        "rule": None if link is None else rule,
-        "strongest": [one._asdict() for one in recording.strongest(10).links],
+        "link": None if link is None else link._asdict(),
+        "rule": None if link is None else rule(layer, head),
         "layer": shown.layer,
         "head": shown.head,
-        "weights": recording.weights(shown.layer, shown.head).tolist(),
+        # null of a text of more than a thousand tokens
+        "weights": None if weights is None else weights.tolist(),
     }
     # ASCII, so that no token can reach a terminal as anything but text
-    print(dumps(found))
+    print(dumps(found, allow_nan=False))

@@ -21,6 +21,7 @@ from torch import Tensor
 from limelight.checks import check_whole
 from limelight.errors import UnavailableError
 from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Parts
 from limelight.ops.lens.tiled import TILE
 from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Link, Recording, Strongest
@@ -101,6 +102,8 @@ class Summary:
     """i: which queries are neither special nor punctuation"""
     answers: Tensor
     """j: which keys are no background"""
+    seeing: Tensor
+    """j: how many queries may see each key"""
     words: Tensor | None
     """n: the word of each token; None between two texts, which have no distance"""
     _lists: dict[tuple[int | None, int | None], list[Link]] = field(default_factory=dict)
@@ -119,7 +122,10 @@ class Summary:
         answers = [j not in background for j in range(len(recording.tokens))]
         same = recording.queries is recording.tokens
         words = torch.tensor([token.word for token in recording.tokens]) if same else None
-        return cls(layers, sinks, background, torch.tensor(asks), torch.tensor(answers), words)
+        seeing = _seeing(recording, same and _looks_back_only(layers))
+        return cls(
+            layers, sinks, background, torch.tensor(asks), torch.tensor(answers), seeing, words
+        )
 
     @cached_property
     def entropy(self) -> Tensor:
@@ -136,11 +142,6 @@ class Summary:
         """What keys receive per query, mean over all layers and heads: `j`."""
         total = torch.stack([noted.received.mean(0) for noted in self.layers]).mean(0)
         return total / max(1, len(self.asks))
-
-    @cached_property
-    def causal(self) -> bool:
-        """Whether no query looks ahead, as far as the first ones show."""
-        return self.words is not None and _looks_back_only(self.layers)
 
     def links(self, layer: int, heads: slice = slice(None)) -> _Links:
         """All links that were noted of a layer, or of some of its heads."""
@@ -174,12 +175,9 @@ class Summary:
     def _key_share(self, links: _Links, keys: Tensor) -> Tensor:
         """What the key gets of the other queries that may see it, on average: `h r k`."""
         received = self.layers[links.layer].received[links.heads]
-        seeing = torch.full((received.shape[1],), float(len(self.asks)))
-        if self.causal:
-            seeing -= torch.arange(len(seeing))
         heads = torch.arange(received.shape[0])[:, None, None]
         others = (received[heads, keys] - links.weights).clamp_min(0.0)
-        return others / (seeing[keys] - 1 + _PRIOR)
+        return others / (self.seeing[keys] - 1 + _PRIOR)
 
     def _offset_share(self, links: _Links, keys: Tensor) -> Tensor:
         """What other queries give to the key as far from them, or next to it: `h r k`."""
@@ -360,6 +358,47 @@ def opening(recording: Recording, layer: int | None = None, head: int | None = N
     return recording.link(layer, head, 0, 0, float(first.sum()))
 
 
+def receivers(recording: Recording, n: int = 8) -> list[tuple[int, float]]:
+    """The keys that receive most, background left out: each with its share of all attention.
+
+    share_j = Σ over layers, heads and queries of weights_ij / Σ over all keys
+    """
+    noted = summary(recording)
+    total = torch.stack([layer.received.double().sum(0) for layer in noted.layers]).sum(0)
+    share = total / total.sum().clamp_min(1e-30)
+    best = (share * noted.answers).topk(min(n, len(share)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [(key, value) for key, value in pairs if value > 0]
+
+
+def copies(recording: Recording, n: int = 6) -> list[Link]:
+    """Repeats that are copied: a token looks at what followed the same token before.
+
+    Strongest first, one for each word. Heads that do so (induction heads) continue a repeated
+    passage. Olsson et al. 2022, https://arxiv.org/abs/2209.11895
+    """
+    noted = summary(recording)
+    if noted.words is None:
+        return []
+    numbers: dict[str, int] = {}
+    texts = [numbers.setdefault(token.text, len(numbers)) for token in recording.tokens]
+    same = torch.tensor(texts)
+
+    def follows(links: _Links) -> Tensor:
+        before = links.keys - 1
+        match = same[before.clamp_min(0)] == same[links.rows, None]
+        # what stands next to a token repeats nothing
+        past = (before >= 0) & (links.keys < links.rows[:, None] - 2)
+        plain = noted.asks[links.rows, None] & noted.answers[links.keys.clamp_min(0)]
+        return links.weights.where(match & past & plain, 0.0)
+
+    best = _greatest(recording, 8 * n, 4 * n, follows)
+    words: dict[tuple[str, str], Link] = {}
+    for _, link in best:
+        words.setdefault((link.asks, link.answers), link)
+    return list(words.values())[:n]
+
+
 def pooled(
     recording: Recording,
     layer: int,
@@ -517,6 +556,20 @@ def _sinks(recording: Recording, layers: Sequence[Noted]) -> frozenset[int]:
         if share > min(4 * even, 0.5):
             special.add(0)
     return frozenset(special)
+
+
+def _seeing(recording: Recording, causal: bool) -> Tensor:
+    """How many queries may see each key: all, those after it, or those of its windows: `j`."""
+    queries, keys = len(recording.queries), len(recording.tokens)
+    if causal:
+        return torch.arange(queries, queries - keys, -1).float()
+    source = recording.layers[0].source
+    if not isinstance(source, Parts):
+        return torch.full((keys,), float(queries))
+    seeing = torch.zeros(keys)
+    for part in source.parts:
+        seeing[part.first_key : part.first_key + part.keys] += part.queries
+    return seeing
 
 
 def _looks_back_only(layers: Sequence[Noted]) -> bool:

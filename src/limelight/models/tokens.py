@@ -46,6 +46,8 @@ class Tokens:
     """Any of these ends a generation."""
     chat_template: str | None = field(default=None, repr=False)
     """Jinja source that turns a conversation into a prompt."""
+    trained: int | None = None
+    """Tokens that texts were cut to in training, special tokens included, where the file says."""
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()
@@ -153,10 +155,12 @@ class Tokens:
         # A config may name ids that the tokenizer lacks, by default or as -1: they never occur.
         begin = begin if begin is not None and 0 <= begin < count else None
         end = [token for token in end if 0 <= token < count]
+        cut = tokenizer.truncation
         # Padding and cutting are the caller's to ask for, whatever the file was saved with.
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        return cls(tokenizer, begin, tuple(end), chat_template)
+        trained = None if cut is None else cut["max_length"]
+        return cls(tokenizer, begin, tuple(end), chat_template, trained)
 
     @cached_property
     def special(self) -> frozenset[int]:

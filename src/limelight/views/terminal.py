@@ -18,7 +18,14 @@ from rich.text import Text
 from torch import Tensor
 
 from limelight.colours import DARK, LIGHT, shade
-from limelight.insight.salience import background, head_links, pooled
+from limelight.insight.salience import (
+    background,
+    copies,
+    head_links,
+    pooled,
+    receivers,
+    summary,
+)
 from limelight.labels import columns as width_of
 from limelight.labels import fit, visible
 from limelight.printing import ascii_form
@@ -73,6 +80,85 @@ def links(recording: Recording, shown: Sequence[Link]) -> Links:
             )
             for link in shown
         ]
+    )
+
+
+def sentence(recording: Recording, link: Link | None, shown: Link) -> str:
+    """The link that a view opens at, in words: whole words, and which of several is meant."""
+    where = f"Layer {shown.layer} head {shown.head}"
+    if link is None:
+        return f"{where}: no link beyond neighbouring words."
+    names = [
+        _called(recording.queries, link.query),
+        _called(recording.tokens, link.key),
+    ]
+    return f"{where} ties {names[0]} to {names[1]} ({link.weight:.3f})."
+
+
+def _called(tokens: Sequence[Token], index: int) -> str:
+    """A token by its word, with its piece where it is only a part, and its place among equals."""
+    word, piece = visible(word_at(tokens, index), 40), visible(tokens[index].text, 40)
+    called = f'"{word}"' if word == piece else f'"{piece}" of "{word}"'
+    equal = [k for k, token in enumerate(tokens) if token.text == tokens[index].text]
+    if len(equal) == 1:
+        return called
+    return f"{called} (token {index}, the {_ordinal(equal.index(index) + 1)} of {len(equal)})"
+
+
+def _ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th.
+
+    >>> [_ordinal(n) for n in (1, 2, 3, 4, 11, 21, 112)]
+    ['1st', '2nd', '3rd', '4th', '11th', '21st', '112th']
+    """
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10)
+    return f"{number}{ending or 'th'}"
+
+
+def quotes(recording: Recording, shown: Sequence[Link]) -> Quotes:
+    """Links of a long text, each token quoted where it stands."""
+    return Quotes(
+        [
+            (
+                f"layer {link.layer} head {link.head}",
+                link.weight,
+                _quote(recording.queries, recording.query_text or recording.text, link.query),
+                _quote(recording.tokens, recording.text, link.key),
+            )
+            for link in shown
+        ]
+    )
+
+
+def _quote(tokens: Sequence[Token], text: str, index: int) -> tuple[int, str, str, str]:
+    """The token's number, and what stands before it, it and what stands after it in the text."""
+    token = tokens[index]
+    if token.end <= token.start:
+        return index, "", visible(token.text, 40), ""
+    before = " ".join(text[max(0, token.start - 60) : token.start].split(" ")[-6:])
+    after = " ".join(text[token.end : token.end + 60].split(" ")[:6])
+    before, word, after = (
+        visible(part, 60) if part else "" for part in (before, token.text, after)
+    )
+    return index, before, word, after
+
+
+def overview(recording: Recording) -> Overview:
+    """A long text at a glance: layers, the tokens that receive most, repeats that are copied."""
+    noted = summary(recording)
+    layers = zip(
+        recording.layer_numbers,
+        noted.entropy.mean(1).tolist(),
+        noted.distance.mean(1).tolist(),
+        strict=True,
+    )
+    return Overview(
+        list(layers),
+        [
+            (f"{visible(word_at(recording.tokens, key), 20)} ({key})", share)
+            for key, share in receivers(recording, 8)
+        ],
+        quotes(recording, copies(recording, 4)),
     )
 
 
@@ -150,7 +236,7 @@ class HeatMap:
             line.append_text(ink.cell(step / 8, 2))
         line.append(f" {peak:.3f}", style="dim")
         if not whole:
-            line.append("  the strongest weight under each cell", style="dim")
+            line.append("  the strongest in each cell", style="dim")
         yield line
         if self.background and whole:
             names = ", ".join(f"{column}" for column in sorted(self.background)[:8])
@@ -199,6 +285,75 @@ class Links:
             line.append(f"  {weight:.3f}  ")
             line.append_text(ink.bar(weight, bar))
             yield line
+
+
+@dataclass(frozen=True)
+class Quotes:
+    """Links with the words around both ends."""
+
+    links: Sequence[tuple[str, float, tuple[int, str, str, str], tuple[int, str, str, str]]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        """Three lines a link: the head and the weight, who asks, who answers."""
+        ink = _Ink.of(console)
+        for where, weight, asks, answers in self.links:
+            line = Text(f"  {weight:.3f}  {where}  ")
+            line.append_text(ink.bar(weight, max(4, min(24, options.max_width - 40))))
+            yield line
+            for sign, quote in (("", asks), ("→" if ink.unicode else "->", answers)):
+                yield self._line(ink, sign, quote, options.max_width)
+
+    def _line(self, ink: _Ink, sign: str, quote: tuple[int, str, str, str], width: int) -> Text:
+        index, before, word, after = quote
+        lead = f"    {sign:>2} {index:>5}  "
+        rest = max(10, width - width_of(lead) - width_of(word) - 4)
+        line = Text(lead, style="dim")
+        line.append(ink.spell(_tail(before, rest // 2)), style="not dim")
+        line.append(f"[{ink.spell(word)}]", style="bold not dim")
+        line.append(ink.spell(fit(after, rest - rest // 2).rstrip(" ")), style="not dim")
+        return line
+
+
+def _tail(text: str, width: int) -> str:
+    """The end of a text, in at most so many columns."""
+    while width_of(text) > width:
+        text = text[1:]
+    return text
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What all heads of a long text do, in numbers."""
+
+    layers: Sequence[tuple[int, float, float]]
+    """number, entropy in bits, distance in tokens"""
+    receive: Sequence[tuple[str, float]]
+    """tokens and their share of all attention"""
+    copied: Quotes
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Text | Quotes]:
+        """Layers with bars, then tokens, then copies."""
+        ink = _Ink.of(console)
+        yield Text("\nLayers: how spread out they look, and how far:", style="bold")
+        most = max((entropy for _, entropy, _ in self.layers), default=1.0) or 1.0
+        far = max((distance for *_, distance in self.layers), default=1.0) or 1.0
+        for number, entropy, distance in self.layers:
+            line = Text(f"  layer {number:>2}  {entropy:5.2f} bits ")
+            first = ink.bar(entropy / most, 16)
+            line.append_text(first)
+            line.append(" " * (17 - len(first)) + f"{distance:8,.1f} tokens ")
+            line.append_text(ink.bar(distance / far, 16))
+            yield line
+        yield Text("\nTokens that receive most, background left out:", style="bold")
+        for label, share in self.receive:
+            line = Text(f"  {ink.spell(fit(label, 28))} {100 * share:6.2f}%  ")
+            line.append_text(ink.bar(share / max(self.receive[0][1], 1e-9), 24))
+            yield line
+        if self.copied.links:
+            yield Text("\nRepeats that are copied (what followed it before):", style="bold")
+            yield self.copied
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limelight.errors import ShapeError
+from limelight.errors import ShapeError, UnavailableError
+from limelight.ops.calls import AttentionCall
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Call, Part, Parts
-from limelight.ops.lens.spec import Links, Statistics
+from limelight.ops.lens.spec import Lens, Links, Statistics
+from limelight.ops.problem import Problem
 
 
 class Piece(NamedTuple):
@@ -96,6 +98,66 @@ def _join_sources(pieces: Sequence[Piece]) -> Parts | None:
             return None
         parts.append(Part(seen.extent.i, first, seen.extent.j, seen.source))
     return Parts(tuple(parts))
+
+
+def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
+    """What was seen of some queries and a run of keys: exact, with what other keys drew left out.
+
+    Rows sum to less than 1 where the keys left out (a window's own [CLS] and [SEP]) had weight.
+    A mask is a rule of positions, so under one the queries and the keys must be the last ones.
+    """
+    source = seen.source
+    if not isinstance(source, Call):
+        raise UnavailableError("only what was computed from queries and keys can be cut out")
+    problem, (_, _, i, j) = source.problem, seen.extent
+    if problem.slopes is not None or problem.bias is not None:
+        raise UnavailableError("what has a bias cannot be cut out: it is a table of all positions")
+    if problem.mask is not None and (rows.stop, keys.stop) != (i, j):
+        raise UnavailableError(f"queries {rows} and keys {keys} do not end where the call ends")
+    run, columns = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
+    part = replace(
+        problem,
+        query=problem.query[:, :, run],
+        key=problem.key[:, :, columns],
+        value=problem.value[:, :, columns],
+    )
+    old, lse = seen.statistics, seen.lse[:, :, run]
+
+    def cut(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor[:, :, run]
+
+    statistics = Statistics(
+        lse=lse,
+        max_score=cut(old.max_score),
+        top=None if old.top is None else _cut_links(old.top, run, keys),
+        entropy=cut(old.entropy),
+        distance=cut(old.distance),
+        received=None if old.received is None else _received(part, lse if len(keys) < j else None),
+    )
+    extent = seen.extent._replace(i=len(rows), j=len(keys))
+    return Seen(extent, seen.lens, statistics, Call(part))
+
+
+def _cut_links(links: Links, run: slice, keys: range) -> Links:
+    """A link to a key that was left out stays as a weight without a key: it is known, and gone."""
+    indices = links.indices[:, :, run]
+    outside = (indices < keys.start) | (indices >= keys.stop)
+    return Links(links.weights[:, :, run], (indices - keys.start).masked_fill(outside, -1))
+
+
+def _received(problem: Problem, lse: Tensor | None) -> Tensor:
+    """What the keys get of these queries only, by the kernel: `b h j`."""
+    call = AttentionCall(
+        problem.query,
+        problem.key,
+        problem.value,
+        mask=problem.mask,
+        scale=problem.scale,
+        softcap=problem.softcap or None,
+        lse=lse,
+    )
+    with torch.no_grad():
+        return call.attend(lens=Lens(received=True, keep=False))[1].received
 
 
 def without_keys(before: Piece, after: Piece) -> Piece:

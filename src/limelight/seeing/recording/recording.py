@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -226,6 +227,36 @@ class Recording:
         """The n links of greatest weight, background kept apart: see `insight.salience`."""
         salience = importlib.import_module("limelight.insight.salience")
         return salience.strongest(self, n)
+
+    def links(
+        self,
+        layer: int | None = None,
+        head: int | None = None,
+        *,
+        least: float = 0.0,
+        by: Literal["weight", "value"] = "weight",
+    ) -> Any:
+        """The links that the lens noted, as an Arrow table: `.to_pandas()`, `polars.from_arrow`.
+
+        Columns: layer, head, query, key, weight, asks, answers. Needs pyarrow.
+
+        Args:
+            layer: of this layer only.
+            head: of this head only.
+            least: links of at least this weight.
+            by: `"value"` for the links that carry most, by ‖weight · value‖, where the lens noted
+                `value_top`.
+        """
+        table = importlib.import_module("limelight.views.table")
+        return table.as_table(self, layer, head, least=least, by=by)
+
+    def to_json(self, links: int = 10) -> str:
+        """The recording as JSON: tokens, strongest links, means; `views/table.py` has the schema.
+
+        Numbers that are none (NaN, infinity) do not occur in it; `nonfinite` says where they were.
+        """
+        table = importlib.import_module("limelight.views.table")
+        return json.dumps(table.as_json(self, links), ensure_ascii=False, allow_nan=False)
 
     def by_words(self) -> Recording:
         """The same by words: weights to a word's tokens are added, weights from them averaged."""
