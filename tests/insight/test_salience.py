@@ -204,9 +204,8 @@ def test_a_recording_says_where_its_numbers_stop_being_numbers() -> None:
     assert link is not None
     assert math.isfinite(link.weight)
     assert link.layer in (0, 1, 2)
-    document = json.loads(recording.to_json())
+    document = json.loads(recording.to_json(), parse_constant=pytest.fail)
     assert document["nonfinite"] == recording.nonfinite
-    assert "NaN" not in recording.to_json()
     assert recording._repr_html_().count("stop being numbers") == 1
     assert ll.look("All is well.").nonfinite == ""
 
