@@ -227,12 +227,15 @@ def test_pipes_that_close_fill_up_or_hold_no_text() -> None:
         check=False,
     )
     assert full.returncode != 0
-    assert full.stderr.decode() == "limelight: cannot print: No space left on device\n"
+    assert (
+        full.stderr.decode()
+        == "limelight: standard output cannot be written: No space left on device\n"
+    )
     assert Path("full.html").is_file()
     closed = subprocess.run(
         f"{command.format('-', 'none')} <&-", shell=True, capture_output=True, check=False
     )
-    assert closed.stderr.decode() == "limelight: standard input is closed: give a TEXT or --file\n"
+    assert closed.stderr == b"limelight: standard input is closed, expected text\n"
     binary = run("-", input=b"\xff\xfe")
-    assert binary.stderr == b"limelight: standard input is not UTF-8 text\n"
+    assert binary.stderr.startswith(b"limelight: standard input is not UTF-8 text")
     assert binary.returncode == closed.returncode == 2

@@ -10,6 +10,7 @@ import torch
 
 import limelight as ll
 from limelight.insight.salience import (
+    FUNCTION_WORDS,
     background,
     head_links,
     opening,
@@ -74,7 +75,9 @@ def worth(recording: Recording, layer: int, head: int) -> list[tuple[float, int,
             own = max(0.0, offsets[i - j] - weight)
             near = max(own, offsets.get(i - j - 1, 0.0), offsets.get(i - j + 1, 0.0))
             offset = near / (size - abs(i - j) + 1)
-            found.append(((weight - max(key, offset)) * math.log2(words), i, j))
+            functions = sum(token.text.lower() in FUNCTION_WORDS for token in (asker, answer))
+            value = (weight - max(key, offset)) * math.log2(words) * 0.5**functions
+            found.append((value, i, j))
     return sorted(found, reverse=True)
 
 

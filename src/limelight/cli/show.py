@@ -103,6 +103,7 @@ def _read(text: str | None, file: Path | None) -> str:
     """The text from where the person said it is."""
     import sys
 
+    from limelight.cli.streams import read_stdin
     from limelight.errors import OptionError
 
     if text is not None and file is not None:
@@ -114,25 +115,10 @@ def _read(text: str | None, file: Path | None) -> str:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise OptionError(f"--file {_name(file)}: cannot be read: {reason}") from error
     if text == "-" or (text is None and (sys.stdin is None or not sys.stdin.isatty())):
-        return _standard_input()
+        return read_stdin()
     if text is not None and any("\ud800" <= letter <= "\udfff" for letter in text):
         raise OptionError("TEXT is not UTF-8: put it into a file and name its encoding first")
     return EXAMPLE if text is None else text
-
-
-def _standard_input() -> str:
-    import sys
-
-    from limelight.errors import OptionError
-
-    if sys.stdin is None or sys.stdin.closed:
-        raise OptionError("standard input is closed: give a TEXT or --file")
-    try:
-        return _decoded(sys.stdin.buffer.read())
-    except UnicodeDecodeError as error:
-        raise OptionError("standard input is not UTF-8 text") from error
-    except OSError as error:
-        raise OptionError(f"standard input cannot be read: {error.strerror}") from error
 
 
 def _decoded(data: bytes) -> str:

@@ -25,11 +25,28 @@ from limelight.ops.lens.sources import Parts
 from limelight.ops.lens.tiled import TILE
 from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Link, Recording, Strongest
+from limelight.seeing.recording.tokens import Token, word_at
 
 FAR = 64
 """Words beyond which a link is as far as any: reach must not win over weight in a long text."""
 FEW = 2
 """Links of one head among those worth a look, at most."""
+FUNCTION = 0.5
+"""What a link counts for each of its ends that is a function word."""
+# Articles, prepositions, conjunctions, particles and auxiliaries; no pronouns, which stand for what
+# they look at.
+_ENGLISH = (
+    "a an the of to in on at by for from with into onto over under as than about after before "
+    "between through during without within and or but nor so yet because although though while "
+    "whereas if unless until when not no do does did doesn don didn t s be been being am is was has "
+    "had have will would can could shall should may might must too also just"
+)
+_GERMAN = (
+    "der die das dem den des ein eine einen einem einer eines und oder aber denn weil dass wenn als "
+    "ob zu im in am an auf aus bei mit nach von vor für über unter durch ohne um bis nicht auch nur "
+    "noch"
+)
+FUNCTION_WORDS = frozenset(f"{_ENGLISH} {_GERMAN}".split())
 _LISTED = 64
 """Links that are listed at once, so that a view which asks for a few more finds them ready."""
 _PRIOR = 2.0
@@ -102,6 +119,10 @@ class Summary:
     """i: which queries are neither special nor punctuation"""
     answers: Tensor
     """j: which keys are no background"""
+    ask_worth: Tensor
+    """i: 1, or less for function words"""
+    answer_worth: Tensor
+    """j: alike"""
     seeing: Tensor
     """j: how many queries may see each key"""
     words: Tensor | None
@@ -123,9 +144,11 @@ class Summary:
         same = recording.queries is recording.tokens
         words = torch.tensor([token.word for token in recording.tokens]) if same else None
         seeing = _seeing(recording, same and _looks_back_only(layers))
+        worth = [_worth(tokens) for tokens in (recording.queries, recording.tokens)]
         return cls(
-            layers, sinks, background, torch.tensor(asks), torch.tensor(answers), seeing, words
-        )
+            layers, sinks, background, torch.tensor(asks), torch.tensor(answers), *worth, seeing,
+            words,
+        )  # fmt: skip
 
     @cached_property
     def entropy(self) -> Tensor:
@@ -170,6 +193,7 @@ class Summary:
             expected = torch.maximum(expected, self._offset_share(links, keys))
             distance = (self.words[links.rows, None] - self.words[keys]).abs()
             reach = distance.clamp(1, FAR).float().log2()
+        reach = reach * self.ask_worth[links.rows, None] * self.answer_worth[keys]
         return ((weights - expected) * reach).where(self.plain(links), 0.0)
 
     def _key_share(self, links: _Links, keys: Tensor) -> Tensor:
@@ -288,7 +312,7 @@ def rule(layer: int | None = None, head: int | None = None) -> str:
         among = f"the heads of layer {layer}" if head is None else f"layer {layer} head {head}"
     return (
         "(weight − what other tokens give to that key or at that offset) × log₂(distance in "
-        f"words), greatest over {among}; background tokens left out"
+        f"words), greatest over {among}; background tokens left out, function words at half"
     )
 
 
@@ -303,7 +327,8 @@ def salient(recording: Recording, layer: int | None = None, head: int | None = N
     give to the key δ before them or next to it (of the links noted). Neighbouring words count
     nothing, and the logarithm lets reach count without letting it win over weight: a link over 8
     words is worth as much as one over 2 that is three times as strong. Background tokens have no
-    say. Between two texts (cross-attention) there is no distance.
+    say, and function words (articles, prepositions, conjunctions, auxiliaries; English and German)
+    count half. Between two texts (cross-attention) there is no distance.
 
     Args:
         recording: what was seen.
@@ -556,6 +581,14 @@ def _sinks(recording: Recording, layers: Sequence[Noted]) -> frozenset[int]:
         if share > min(4 * even, 0.5):
             special.add(0)
     return frozenset(special)
+
+
+def _worth(tokens: Sequence[Token]) -> Tensor:
+    """1 for each token, less for a word that only holds others together: `n`."""
+    return torch.tensor(
+        [FUNCTION if word_at(tokens, k).casefold() in FUNCTION_WORDS
+         or token.text.casefold() in FUNCTION_WORDS else 1.0 for k, token in enumerate(tokens)]
+    )  # fmt: skip
 
 
 def _seeing(recording: Recording, causal: bool) -> Tensor:
