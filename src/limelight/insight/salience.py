@@ -38,13 +38,13 @@ FUNCTION = 0.5
 _ENGLISH = (
     "a an the of to in on at by for from with into onto over under as than about after before "
     "between through during without within and or but nor so yet because although though while "
-    "whereas if unless until when not no do does did doesn don didn t s be been being am is was has "
-    "had have will would can could shall should may might must too also just"
+    "whereas if unless until when not no do does did doesn don didn t s be been being am is was "
+    "has had have will would can could shall should may might must too also just"
 )
 _GERMAN = (
-    "der die das dem den des ein eine einen einem einer eines und oder aber denn weil dass wenn als "
-    "ob zu im in am an auf aus bei mit nach von vor für über unter durch ohne um bis nicht auch nur "
-    "noch"
+    "der die das dem den des ein eine einen einem einer eines und oder aber denn weil dass wenn "
+    "als ob zu im in am an auf aus bei mit nach von vor für über unter durch ohne um bis nicht "
+    "auch nur noch"
 )
 FUNCTION_WORDS = frozenset(f"{_ENGLISH} {_GERMAN}".split())
 _LISTED = 64
@@ -144,10 +144,10 @@ class Summary:
         same = recording.queries is recording.tokens
         words = torch.tensor([token.word for token in recording.tokens]) if same else None
         seeing = _seeing(recording, same and _looks_back_only(layers))
-        worth = [_worth(tokens) for tokens in (recording.queries, recording.tokens)]
+        ask_worth, answer_worth = _worth(recording.queries), _worth(recording.tokens)
         return cls(
-            layers, sinks, background, torch.tensor(asks), torch.tensor(answers), *worth, seeing,
-            words,
+            layers, sinks, background, torch.tensor(asks), torch.tensor(answers),
+            ask_worth, answer_worth, seeing, words,
         )  # fmt: skip
 
     @cached_property
