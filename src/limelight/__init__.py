@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from limelight.insight.cause import cause as cause
     from limelight.insight.cutting import cutting as cutting
     from limelight.insight.exercise import exercise as exercise
+    from limelight.insight.heads import heads as heads
     from limelight.insight.rollout import rollout as rollout
     from limelight.insight.studies.listing import study as study
     from limelight.insight.worked.reading import worked as worked
@@ -111,6 +112,7 @@ _HOME = {
     "cutting": "insight.cutting",
     "cause": "insight.cause",
     "rollout": "insight.rollout",
+    "heads": "insight.heads",
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
     "watch": "seeing.watching.watch",

@@ -15,6 +15,7 @@ from limelight.cli.embed import embed
 from limelight.cli.exercise import exercise
 from limelight.cli.explore import explore
 from limelight.cli.generate import generate
+from limelight.cli.heads import heads
 from limelight.cli.show import show
 from limelight.cli.study import study
 from limelight.cli.train import train
@@ -34,6 +35,7 @@ app.command()(show)
 app.command()(explore)
 app.command()(worked)
 app.command()(cause)
+app.command()(heads)
 app.command()(exercise)
 app.command()(study)
 app.command()(train)

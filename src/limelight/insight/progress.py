@@ -10,14 +10,14 @@ _Item = TypeVar("_Item")
 
 
 def tracked(
-    items: Iterable[_Item], title: str, total: int, *, progress: bool | None = None
+    items: Iterable[_Item], title: str, total: int | None, *, progress: bool | None = None
 ) -> Iterator[_Item]:
     """The items one by one, with a bar on the terminal (standard error) while they are used.
 
     Args:
         items: what is worked through.
         title: what the work is, in a word or two.
-        total: how many there are.
+        total: how many there are, where that is known.
         progress: whether to show the bar; where a person looks on unless given.
     """
     if not (sys.stderr.isatty() if progress is None else progress):

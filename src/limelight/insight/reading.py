@@ -43,8 +43,8 @@ class Reading:
     tokens: tuple[Token, ...]
     predicts: bool
     """True: what comes out are logits of the next token; False: the token's final vector"""
-    run: Callable[[Tensor, int], Tensor]
-    """rows `b n` and a place → `b c`: what stands at that place of each row in the end"""
+    run: Callable[[Tensor, int | Tensor], Tensor]
+    """rows `b n` and a place → `b c`: what stands there in each row in the end; places → `b p c`"""
     embedding: nn.Module | None
     """what makes vectors of token ids"""
     piece: Callable[[int], str] = str
@@ -208,7 +208,7 @@ def _own(model: Encoder | Decoder, text: str | Tensor) -> Reading:
         tokens = place_tokens(text, encoded.spans, encoded.pieces, special)
         ids = torch.tensor(encoded.ids, device=device)
 
-    def run(rows: Tensor, place: int) -> Tensor:
+    def run(rows: Tensor, place: int | Tensor) -> Tensor:
         if isinstance(model, Decoder):
             return model.logits(model.hidden(rows)[:, place])
         return model(rows)[:, place]
@@ -241,7 +241,7 @@ def _hugging_face(
             "use cutting(model, links, stack=...) around a run of it"
         )
 
-    def run(rows: Tensor, place: int) -> Tensor:
+    def run(rows: Tensor, place: int | Tensor) -> Tensor:
         outputs: Any = foreign(input_ids=rows)
         found = outputs.logits if predicts else outputs.last_hidden_state
         return found[:, place]
@@ -263,7 +263,7 @@ def _plain(model: nn.Module, inputs: Tensor) -> Reading:
             f"{inputs.dtype} of shape {tuple(inputs.shape)}"
         )
 
-    def run(rows: Tensor, place: int) -> Tensor:
+    def run(rows: Tensor, place: int | Tensor) -> Tensor:
         found: Any = model(rows)
         found = found[0] if isinstance(found, tuple | list) else found
         if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != rows.shape[:2]:

@@ -1,0 +1,75 @@
+"""`limelight heads`: what every head of a model does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def heads(
+    model: Annotated[str, typer.Argument(help="minilm, smollm2, or the path of a model.")],
+    corpus: Annotated[
+        list[Path] | None, typer.Option(help="Text files to read; may be given several times.")
+    ] = None,
+    each: Annotated[bool, typer.Option("--each", help="Also list every head.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the probes.")] = 0,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the grid or the numbers: .png, .svg, .json, ...")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Say what every head does: where it looks, what it copies, which words it ties together.
+
+    A role is given only where it beats its chance level by a stated margin on texts and words that
+    the head was not chosen by.
+    """
+    from limelight.files import check_writable
+    from limelight.insight import heads as insight
+
+    if save is not None:
+        check_writable(save)
+    texts = None if not corpus else _lines(_checked(corpus))
+    found = insight.heads(model, texts, seed=seed)
+    if save is not None:
+        found.save(save)
+    if json:
+        print(found.to_json())
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(found.table())
+    if each:
+        console.print(found.head_table())
+    if save is not None:
+        console.print(f"Wrote {save}.", markup=False)
+
+
+def _checked(files: list[Path]) -> list[Path]:
+    from limelight.errors import FileError
+
+    for file in files:
+        if not file.is_file():
+            raise FileError(f"--corpus {file}: no such file")
+    return files
+
+
+def _lines(files: list[Path]) -> Iterator[str]:
+    """Paragraphs, one by one: a file may be larger than the memory."""
+    from limelight.errors import FileError
+
+    for file in files:
+        try:
+            with file.open(encoding="utf-8") as lines:
+                paragraph = ""
+                for line in lines:
+                    paragraph += line
+                    if len(paragraph) > 2000:
+                        yield paragraph
+                        paragraph = ""
+                yield paragraph
+        except UnicodeDecodeError as error:
+            raise FileError(f"--corpus {file}: it is not UTF-8 text") from error

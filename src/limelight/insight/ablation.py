@@ -1,0 +1,101 @@
+"""What is lost without some heads: their output is set to zero, through the seam."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from limelight.errors import OptionError
+from limelight.insight.head_measures import repeated_rows
+from limelight.insight.heads import HeadRoles, random_vocabulary
+from limelight.insight.progress import tracked
+from limelight.insight.reading import at_rest, layer_of, through_the_seam
+from limelight.models.decoder import Decoder
+from limelight.ops.calls import AttentionCall, intercept
+from limelight.rng import generator_for
+
+Head = tuple[int, int]
+"""layer and head"""
+
+
+@contextmanager
+def ablating(model: nn.Module, heads: Iterable[Head]) -> Generator[None]:
+    """Within the block, these heads add nothing: their output is zero."""
+    gone: dict[int, list[int]] = {}
+    for layer, head in heads:
+        gone.setdefault(layer, []).append(head)
+
+    def silence(call: AttentionCall) -> Tensor:
+        output, silent = call.attend(), gone.get(layer_of(call))
+        if not silent:
+            return output
+        if max(silent) >= output.shape[1]:
+            raise OptionError(f"head {max(silent)} is none of the {output.shape[1]} heads")
+        output = output.clone()
+        output[:, silent] = 0.0
+        return output
+
+    with through_the_seam(model), intercept(silence, model):
+        yield
+
+
+class Ablation(NamedTuple):
+    """The loss on tokens that repeat, in nats a token."""
+
+    heads: tuple[Head, ...]
+    """those taken out, by their score for the role"""
+    whole: float
+    """with all heads"""
+    without: float
+    """without these"""
+    random: tuple[float, ...]
+    """without as many others, for each draw"""
+
+
+def ablate_role(
+    model: Decoder,
+    roles: HeadRoles,
+    role: str = "induction",
+    *,
+    count: int = 5,
+    draws: int = 20,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Ablation:
+    """Take out the top heads of a role, and as many others at random, and read repeated tokens.
+
+    The text is the opening token and S random tokens twice, other ones than those that the role
+    was measured on; the loss is that of the second S.
+    """
+    chosen = tuple((layer, head) for layer, head, _ in roles.top(role, count))
+    others = [
+        (layer, head)
+        for layer in range(roles.layers)
+        for head in range(roles.heads)
+        if (layer, head) not in chosen
+    ]
+    vocabulary, begin = random_vocabulary(model, None)
+    rows, size = repeated_rows(vocabulary, begin, seed + 1000)
+    generator = generator_for(seed, 5)
+    sets = [
+        [others[at] for at in torch.randperm(len(others), generator=generator)[:count].tolist()]
+        for _ in range(draws)
+    ]
+    losses: list[float] = []
+    with at_rest(model):
+        for heads in tracked([[], chosen, *sets], "ablating", draws + 2, progress=progress):
+            with ablating(model, heads):
+                losses.append(_loss(model, rows, size))
+    return Ablation(chosen, losses[0], losses[1], tuple(losses[2:]))
+
+
+@torch.no_grad()
+def _loss(model: Decoder, rows: Tensor, size: int) -> float:
+    """The mean loss on the second run of the tokens but its first, which nothing foretells."""
+    hidden = model.hidden(rows[:, :-1])[:, -(size - 1) :]
+    logits = model.logits(hidden)
+    return float(nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1 - size :].flatten()))

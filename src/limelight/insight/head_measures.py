@@ -1,0 +1,362 @@
+"""What is measured of every head: sums that merge, so that a corpus of any size streams through.
+
+Every measure is taken twice, on texts that a head is chosen by and on texts that it must hold on.
+Memory is linear in a text: single weights are exp(score_ij − lse_i), sums over keys are the
+attention of a value of one channel, and the strongest keys are the lens's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from limelight.insight.probes import RELATIONS, Needle, Sentence
+from limelight.insight.reading import Reading, layer_of
+from limelight.ops.attend import attend
+from limelight.ops.bias import Alibi
+from limelight.ops.calls import AttentionCall, intercept
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Call
+from limelight.ops.lens.spec import Lens
+from limelight.ops.masks.region import Extent, Region
+from limelight.rng import generator_for
+
+LENS = Lens(top=4, value_top=4, entropy=True, distance=True, band=5)
+_KEYS = 16
+"""Keys drawn for each query to correlate weights with embeddings."""
+_OFFSETS = range(-8, 9)
+
+
+class Sums:
+    """Sums over queries and their number, by measure: adding two gives that of both corpora."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, float] = {}
+
+    def add(self, name: str, values: Tensor, count: int | float) -> None:
+        """Add the sum of `count` values: `l h`, or a single number for all heads."""
+        before = self.sums.get(name)
+        values = values.detach().double().cpu()
+        self.sums[name] = values if before is None else before + values
+        self.counts[name] = self.counts.get(name, 0.0) + count
+
+    def merge(self, other: Sums) -> None:
+        """Add all of another's."""
+        for name, values in other.sums.items():
+            self.add(name, values, other.counts[name])
+
+    def mean(self, name: str) -> Tensor:
+        """The mean of a measure; NaN where nothing was measured."""
+        if not self.counts.get(name):
+            return torch.tensor(float("nan"), dtype=torch.float64)
+        return self.sums[name] / self.counts[name]
+
+
+def watch_rows(
+    reading: Reading, rows: Tensor, lens: Lens = LENS, places: Tensor | int = -1
+) -> tuple[list[Seen], Tensor]:
+    """What every layer saw of rows of ids `b n`, and what some places of them ended as."""
+    seen: dict[int, Seen] = {}
+
+    def record(call: AttentionCall) -> Tensor:
+        output, noted = call.attend(lens=lens)
+        seen[layer_of(call)] = noted
+        return output
+
+    with torch.no_grad(), intercept(record, reading.model):
+        end = reading.run(rows, places)
+    return [seen[number] for number in sorted(seen)], end
+
+
+def pair_weights(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
+    """Single weights, exp(score_ij − lse_i): `b h p` for p pairs; 0 where they are masked."""
+    problem = _problem(seen)
+    group = seen.extent.h // problem.key.shape[1]
+    key = problem.key[:, :, keys].repeat_interleave(group, dim=1)
+    scores = (problem.query[:, :, queries] * key).sum(-1) * problem.scale
+    if problem.softcap:
+        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+    if problem.bias is not None:
+        scores = scores + problem.bias.expand(seen.extent)[:, :, queries, keys]
+    if problem.slopes is not None:
+        behind = (queries + seen.extent.j - seen.extent.i - keys).abs()
+        scores = scores - problem.slopes[:, None] * behind
+    weights = torch.exp(scores - seen.lse[:, :, queries])
+    return weights * allowed_pairs(seen, queries, keys)
+
+
+def allowed_pairs(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
+    """Which pairs the mask allows: broadcasts to `b h p`. Rules are asked a few queries at once."""
+    mask = _problem(seen).mask
+    if mask is None:
+        return torch.ones(len(queries), dtype=torch.bool)
+    b, h, _, j = extent = seen.extent
+    parts: list[Tensor] = []
+    for rows, columns in zip(queries.split(64), keys.split(64), strict=True):
+        place = Region.at(extent, slice(0, b), slice(0, h), rows, slice(0, j), queries.device)
+        allowed = mask.allowed(place).expand(-1, -1, len(rows), -1)
+        parts.append(allowed[:, :, torch.arange(len(rows)), columns])
+    return torch.cat(parts, -1)
+
+
+def key_sums(seen: Seen, channels: Tensor) -> Tensor:
+    """Σ_j w_ij x_j for x of a few channels, `b g j c`: `b h i c`, by attention itself."""
+    problem = _problem(seen)
+    return attend(
+        problem.query, problem.key, channels,
+        mask=problem.mask,
+        bias=problem.bias if problem.slopes is None else Alibi(problem.slopes),
+        scale=problem.scale,
+        softcap=problem.softcap or None,
+    )  # fmt: skip
+
+
+def _problem(seen: Seen) -> Any:
+    assert isinstance(seen.source, Call)
+    return seen.source.problem
+
+
+def visible(seen: Seen) -> Tensor:
+    """How many keys each query may see: `i`."""
+    problem, extent = _problem(seen), seen.extent
+    if problem.mask is None:
+        return torch.full((extent.i,), float(extent.j), dtype=torch.float64)
+    whole = Extent(1, 1, extent.i, extent.j)
+    counts = [
+        problem.mask.allowed(
+            Region.at(whole, slice(0, 1), slice(0, 1), slice(a, min(a + 64, extent.i)),
+                      slice(0, extent.j), torch.device("cpu"))
+        ).expand(1, 1, -1, extent.j)[0, 0].sum(-1)
+        for a in range(0, extent.i, 64)
+    ]  # fmt: skip
+    return torch.cat(counts).double().clamp(min=1)
+
+
+class Piece(NamedTuple):
+    """A piece of text as a model reads it."""
+
+    ids: Tensor
+    separates: Tensor
+    """n, bool: punctuation and special tokens"""
+
+
+def in_text(sums: Sums, layers: Sequence[Seen], piece: Piece, embeddings: Tensor) -> None:
+    """Where heads look in running text, and what it would be if weight were spread evenly."""
+    n = len(piece.ids)
+    seen_keys = visible(layers[0])
+    places = torch.arange(n)
+    pairs = {
+        "previous": (places[1:], places[1:] - 1),
+        "next": (places[:-1], places[:-1] + 1),
+        "self": (places, places),
+        "first": (places[1:], torch.zeros(n - 1, dtype=torch.int64)),
+        "same token": _same(piece.ids),
+    }
+    for name, (queries, keys) in pairs.items():
+        if not len(queries):
+            continue
+        askers = float(len(queries.unique()))
+        found = [_shares(seen, queries, keys) for seen in layers]
+        sums.add(name, torch.stack([raw for raw, _ in found]), askers)
+        sums.add(f"value {name}", torch.stack([weighted for _, weighted in found]), askers)
+        even = allowed_pairs(layers[0], queries, keys).expand(1, 1, -1)[0, 0] / seen_keys[queries]
+        sums.add(f"chance {name}", even.sum(), askers)
+    _separators(sums, layers, piece, seen_keys)
+    stacked = torch.stack
+    sums.add("local", stacked([seen.band[0].sum(-1) for seen in layers]), n)
+    sums.add("chance local", (_near(layers[0]) / seen_keys).sum(), n)
+    entropy = stacked([seen.entropy[0][:, 1:].sum(-1) for seen in layers])
+    sums.add("entropy", entropy, n - 1)
+    sums.add("even entropy", seen_keys[1:].log().sum(), n - 1)
+    sums.add("reach", stacked([seen.distance[0].sum(-1) for seen in layers]), n)
+    _semantics(sums, layers, piece, embeddings)
+
+
+def _shares(seen: Seen, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed weights of pairs, and the same of ‖weight · value‖ as a share of the row's: `h`."""
+    weights = pair_weights(seen, queries, keys)[0].double()
+    sizes = _problem(seen).value.norm(dim=-1, keepdim=True)
+    totals = key_sums(seen, sizes.float())[0, :, :, 0].double().clamp(min=1e-12)
+    heads = sizes[0, :, :, 0].repeat_interleave(seen.extent.h // sizes.shape[1], dim=0).double()
+    return weights.sum(-1), (weights * heads[:, keys] / totals[:, queries]).sum(-1)
+
+
+def _same(ids: Tensor, most: int = 8) -> tuple[Tensor, Tensor]:
+    """Pairs of equal tokens, each with the nearest earlier ones."""
+    before: dict[int, list[int]] = {}
+    pairs: list[tuple[int, int]] = []
+    for place, token in enumerate(ids.tolist()):
+        pairs += [(place, earlier) for earlier in before.setdefault(token, [])[-most:]]
+        before[token].append(place)
+    table = torch.tensor(pairs, dtype=torch.int64).view(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _separators(sums: Sums, layers: Sequence[Seen], piece: Piece, seen_keys: Tensor) -> None:
+    """Weight on punctuation and special tokens, without the first token."""
+    marks = piece.separates.clone()
+    marks[0] = False
+    n = len(piece.ids)
+    raw: list[Tensor] = []
+    weighted: list[Tensor] = []
+    for seen in layers:
+        value = _problem(seen).value
+        size = value.norm(dim=-1)
+        mark = marks.to(size).expand_as(size)
+        found = key_sums(seen, torch.stack([mark, size, mark * size], -1).float())[0].double()
+        raw.append(found[..., 0].sum(-1))
+        weighted.append((found[..., 2] / found[..., 1].clamp(min=1e-12)).sum(-1))
+    sums.add("separator", torch.stack(raw), n)
+    sums.add("value separator", torch.stack(weighted), n)
+    earlier = marks.double().cumsum(0)
+    counts = torch.where(seen_keys < n, earlier, marks.double().sum())
+    sums.add("chance separator", (counts / seen_keys).sum(), n)
+
+
+def _near(seen: Seen, band: int = 5) -> Tensor:
+    """How many keys within the band each query may see."""
+    n = seen.extent.j
+    places = torch.arange(n)
+    total = torch.zeros(n, dtype=torch.float64)
+    for offset in range(-band, band + 1):
+        inside = (places + offset >= 0) & (places + offset < n)
+        queries = places[inside]
+        allowed = allowed_pairs(seen, queries, queries + offset).expand(1, 1, -1)[0, 0]
+        total[queries] += allowed.double()
+    return total
+
+
+def _semantics(sums: Sums, layers: Sequence[Seen], piece: Piece, embeddings: Tensor) -> None:
+    """What a correlation of weights with the cosine of static embeddings is made of."""
+    n = len(piece.ids)
+    plain = (~piece.separates).nonzero()[:, 0]
+    if len(plain) < 4:
+        return
+    generator = generator_for(n, int(piece.ids.sum()))
+    queries = plain.repeat_interleave(_KEYS)
+    keys = plain[torch.randint(len(plain), (len(queries),), generator=generator)]
+    kept = (piece.ids[queries] != piece.ids[keys]) & (
+        allowed_pairs(layers[0], queries, keys).expand(1, 1, -1)[0, 0]
+    )
+    queries, keys = queries[kept], keys[kept]
+    if not len(queries):
+        return
+    cosine = torch.cosine_similarity(embeddings[queries], embeddings[keys], dim=-1).double()
+    weights = torch.stack([pair_weights(seen, queries, keys)[0] for seen in layers]).double()
+    count = len(queries)
+    for name, values in (
+        ("w", weights.sum(-1)), ("ww", weights.square().sum(-1)),
+        ("wc", (weights * cosine).sum(-1)), ("c", cosine.sum()), ("cc", cosine.square().sum()),
+    ):  # fmt: skip
+        sums.add(f"semantics {name}", values, count)
+
+
+def semantics(sums: Sums) -> Tensor:
+    """Pearson's correlation of weights and cosines, from the sums: `l h`."""
+    w, ww, wc, c, cc = (sums.mean(f"semantics {name}") for name in ("w", "ww", "wc", "c", "cc"))
+    spread = ((ww - w * w).clamp(min=0) * (cc - c * c).clamp(min=0)).sqrt()
+    return (wc - w * c) / spread.clamp(min=1e-15)
+
+
+def repeats(sums: Sums, reading: Reading, vocabulary: Tensor, begin: int | None, seed: int) -> None:
+    """Induction and duplicate-token scores: BOS, then S random tokens twice."""
+    rows, size = repeated_rows(vocabulary, begin, seed)
+    layers, _ = watch_rows(reading, rows, Lens())
+    first = rows.shape[1] - size
+    queries = torch.arange(first, rows.shape[1])
+    even = 1 / visible(layers[0])[queries]
+    # The first of the second half follows the end of the first: its copy is only known after it.
+    for name, keys in (("induction", queries - size + 1), ("duplicate token", queries - size)):
+        found = torch.stack([pair_weights(seen, queries, keys).sum((0, 2)) for seen in layers])
+        sums.add(name, found, len(queries) * len(rows))
+        sums.add(f"chance {name}", even.sum() * len(rows), len(queries) * len(rows))
+
+
+def repeated_rows(
+    vocabulary: Tensor, begin: int | None, seed: int, rows: int = 4, size: int = 48
+) -> tuple[Tensor, int]:
+    """BOS where there is one, then `size` random tokens twice, in each row: `b n`."""
+    generator = generator_for(seed, 3)
+    drawn = vocabulary[torch.randint(len(vocabulary), (rows, size), generator=generator)]
+    lead = [] if begin is None else [torch.full((rows, 1), begin)]
+    return torch.cat([*lead, drawn, drawn], 1), size
+
+
+def syntax(
+    sums: Sums,
+    layers: Sequence[Seen],
+    group: Sequence[tuple[Sentence, Tensor, dict[str, list[int]], frozenset[int]]],
+) -> None:
+    """How often the strongest key of a role's word is the other's, sentences of one length.
+
+    Keys that the tokenizer added, and the first token, do not count, as in Clark et al. 2019.
+    """
+    raw = torch.stack([seen.top.indices for seen in layers])  # l b h i k
+    weighted = torch.stack([seen.value_top.indices for seen in layers])
+    for row, (sentence, _, places, aside) in enumerate(group):
+        for relation in RELATIONS:
+            for one, two in sentence.pairs(relation):
+                for way, (asks, answers) in (("→", (one, two)), ("←", (two, one))):
+                    query, keys = places[asks][-1], places[answers]
+                    name = f"{relation} {way}"
+                    for prefix, links in (("", raw), ("value ", weighted)):
+                        best = _strongest(links[:, row, :, query], aside)
+                        sums.add(prefix + name, torch.isin(best, torch.tensor(keys)).double(), 1)
+                    for offset in _OFFSETS:
+                        hit = float(query + offset in keys)
+                        sums.add(f"offset {offset} {name}", torch.tensor(hit), 1)
+
+
+def _strongest(indices: Tensor, aside: frozenset[int]) -> Tensor:
+    """The first of the strongest keys that counts, −1 where none does: `l h` from `l h k`."""
+    counts = ~torch.isin(indices, torch.tensor(sorted({*aside, -1})))
+    first = counts.double().argmax(-1, keepdim=True)
+    best = indices.gather(-1, first)[..., 0]
+    return torch.where(counts.any(-1), best, -1)
+
+
+def best_offset(chosen: Sums, held: Sums, name: str) -> float:
+    """How often the offset that served best on the chosen half serves on the other."""
+    rates = {offset: float(chosen.mean(f"offset {offset} {name}")) for offset in _OFFSETS}
+    best = max(rates, key=lambda offset: rates[offset])
+    return float(held.mean(f"offset {best} {name}"))
+
+
+def retrieval(
+    sums: Sums, reading: Reading, encode: Callable[[str], list[int]], prompts: Iterable[Needle]
+) -> None:
+    """At each step that copies a needle's token: is the head's strongest key that token there?
+
+    Wu et al. 2024, https://arxiv.org/abs/2404.15574. The answer is read in one pass with the
+    prompt; a step counts where the model itself would have written the token.
+    """
+    for prompt in prompts:
+        before, needle, after, answer = (encode(part) for part in prompt)
+        ids = torch.tensor([*before, *needle, *after, *answer])
+        steps = torch.arange(len(ids) - len(answer) - 1, len(ids) - 1)
+        layers, said = watch_rows(reading, ids[None], Lens(top=1, value_top=1), steps)
+        copied = said[0].argmax(-1).cpu() == ids[steps + 1]
+        start, stop = len(before), len(before) + len(needle)
+        there = torch.arange(start, stop)
+        for prefix in ("", "value "):
+            found: list[Tensor] = []
+            for seen in layers:
+                links = seen.top if not prefix else seen.value_top
+                top = links.indices[0, :, steps, 0]
+                inside = (top >= start) & (top < stop)
+                same = ids[top.clamp(min=0)] == ids[steps + 1]
+                found.append((inside & same & copied).double().sum(-1))
+            sums.add(f"{prefix}retrieval", torch.stack(found), float(copied.sum()))
+        even = (ids[there][None] == ids[steps + 1][:, None]).sum(-1) / (steps + 1)
+        sums.add("chance retrieval", (even * copied).sum(), float(copied.sum()))
+
+
+def static_embeddings(embedding: nn.Module | None, ids: Tensor) -> Tensor:
+    """The vectors of tokens before any layer."""
+    assert embedding is not None
+    with torch.no_grad():
+        return embedding(ids).float()

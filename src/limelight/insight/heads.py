@@ -1,0 +1,370 @@
+"""What heads do: a role for each that keeps it on texts it was not chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from limelight.errors import OptionError, UnavailableError
+from limelight.insight import head_measures as measures
+from limelight.insight.head_measures import Piece, Sums
+from limelight.insight.probes import RELATIONS, Sentence, filler_texts, needles, sentences
+from limelight.insight.progress import tracked
+from limelight.insight.reading import Reading, at_rest, read, through_the_seam
+from limelight.insight.result import Result
+from limelight.insight.table import Table
+from limelight.models.decoder import Decoder
+from limelight.models.encoder import Encoder
+from limelight.models.loading.pretrained import load
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from transformers import PreTrainedTokenizerBase
+
+WEIGHT_MARGIN = 0.2
+"""By how much a mean weight must beat even weights."""
+HIT_MARGIN = 0.1
+"""By how much a rate must beat its baseline, and a correlation 0."""
+BROAD = 0.9
+"""A broad head's entropy is at least this share of that of even weights."""
+SINK = 0.3
+"""A head rests on the first token where it pays it more than this, on average."""
+PIECE = 700
+"""Characters of a text that are read at once."""
+
+POSITIONS = ("previous", "next", "self", "first", "separator", "local")
+COMMON = ("local", "first", "broad")
+"""What many heads do beside whatever else they do."""
+COPYING = ("induction", "duplicate token", "same token", "retrieval")
+
+
+class Score(NamedTuple):
+    """One measure of all heads, on both halves of what it was measured on."""
+
+    chosen: Tensor
+    """l h: on the half that heads are chosen by"""
+    held: Tensor
+    """l h: on the half that they must hold on"""
+    chance: float
+    """what a head would have by chance, or by the best fixed offset, on the held-out half"""
+    margin: float
+    """how far above it a head must be, on both halves"""
+    value_weighted: Tensor | None = None
+    """l h: the held-out half by ‖weight · value‖, as shares (Kobayashi et al. 2020)"""
+
+    @property
+    def given(self) -> Tensor:
+        """Which heads beat chance by the margin on both halves: l h."""
+        return (self.chosen > self.chance + self.margin) & (self.held > self.chance + self.margin)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRoles(Result):
+    """What every head of a model does; l layers, h heads."""
+
+    model: str
+    texts: int
+    """pieces of running text that were read"""
+    scores: dict[str, Score]
+    """by role"""
+    entropy: Tensor
+    """l h: nats, on the held-out half"""
+    reach: Tensor
+    """l h: mean distance, tokens"""
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are."""
+        return self.entropy.shape[0]
+
+    @property
+    def heads(self) -> int:
+        """How many heads a layer has."""
+        return self.entropy.shape[1]
+
+    @property
+    def sink_share(self) -> float:
+        """The share of heads that pay the first token more than 0.3 on average."""
+        return float((self.scores["first"].held > SINK).double().mean())
+
+    def roles(self, layer: int, head: int) -> list[str]:
+        """The roles of a head, the one that stands out most first; those of many heads last."""
+        lifts = {
+            name: float((score.held[layer, head] - score.chance) / max(1e-9, 1 - score.chance))
+            for name, score in self.scores.items()
+            if bool(score.given[layer, head])
+        }
+        return sorted(lifts, key=lambda name: (name in COMMON, -lifts[name]))
+
+    def top(self, role: str, n: int = 5) -> list[tuple[int, int, float]]:
+        """The n heads with the highest held-out score of a role: layer, head, score."""
+        if role not in self.scores:
+            known = ", ".join(self.scores)
+            raise OptionError(f"role must be one of {known}, found {role!r}")
+        best = self.scores[role].held.flatten().topk(min(n, self.layers * self.heads))
+        return [
+            (at // self.heads, at % self.heads, value)
+            for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+
+    def table(self) -> Table:
+        """Every role: its chance level, how many heads have it, and the best of them."""
+        rows: list[Sequence[str | float | int | None]] = []
+        for name, score in self.scores.items():
+            layer, head, value = self.top(name, 1)[0]
+            weighted = score.value_weighted
+            rows.append((
+                name, score.chance, score.chance + score.margin, int(score.given.sum()),
+                f"{layer}·{head}", float(score.chosen[layer, head]), value,
+                None if weighted is None else float(weighted[layer, head]),
+            ))  # fmt: skip
+        columns = (
+            "role", "chance", "needed", "heads", "best head", "chosen", "held out", "by value"
+        )  # fmt: skip
+        title = (
+            f"{self.model}: {self.layers} layers of {self.heads} heads; "
+            f"{self.sink_share:.0%} pay the first token more than {SINK}"
+        )
+        return Table(columns, rows, title)
+
+    def head_table(self) -> Table:
+        """Every head: its roles, entropy and reach."""
+        rows = [
+            (
+                layer, head, ", ".join(self.roles(layer, head)) or "none",
+                float(self.entropy[layer, head]), float(self.reach[layer, head]),
+            )
+            for layer in range(self.layers)
+            for head in range(self.heads)
+        ]  # fmt: skip
+        return Table(("layer", "head", "roles", "entropy", "reach"), rows, decimals=2)
+
+    def figure(self) -> Figure:
+        """Layers down, heads across; the colour is the role that stands out most."""
+        from matplotlib.patches import Patch
+
+        from limelight.colours import LIGHT
+        from limelight.plotting import new_figure
+
+        first = [
+            [(self.roles(x, y) or [""])[0] for y in range(self.heads)] for x in range(self.layers)
+        ]
+        named = [name for name in self.scores if any(name in row for row in first)]
+        colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(named)}
+        figure = new_figure(0.55 * self.heads + 3.4, max(2.6, 0.3 * self.layers + 1.0))
+        axes = figure.add_subplot()
+        for layer, row in enumerate(first):
+            for head, name in enumerate(row):
+                strength = 0.0 if not name else float(self.scores[name].held[layer, head])
+                axes.add_patch(_cell(head, layer, colours.get(name, LIGHT.line), strength))
+                if name:
+                    said = f"{strength:.2f}".removeprefix("0")
+                    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6}
+                    axes.text(head, layer, said, color=LIGHT.ink, **style)
+        axes.set_xlim(-0.5, self.heads - 0.5)
+        axes.set_ylim(self.layers - 0.5, -0.5)
+        axes.set_xticks(range(self.heads))
+        axes.set_yticks(range(self.layers))
+        axes.tick_params(length=0, labelsize=7)
+        axes.set_xlabel("head")
+        axes.set_ylabel("layer")
+        axes.spines[:].set_visible(False)
+        axes.set_title(f"{self.model}: what heads do", fontsize=10, parse_math=False)
+        patches = [Patch(color=colours[name], label=name) for name in named]
+        patches.append(Patch(color=LIGHT.line, label="no role above its margin"))
+        figure.legend(handles=patches, loc="outside right upper", fontsize=7, frameon=False)
+        return figure
+
+    def values(self) -> dict[str, Any]:
+        roles = [[self.roles(x, y) for y in range(self.heads)] for x in range(self.layers)]
+        return {
+            "model": self.model, "texts": self.texts, "sink_share": self.sink_share,
+            "roles": roles, "entropy": self.entropy, "reach": self.reach, "scores": self.scores,
+        }  # fmt: skip
+
+
+_COLOURS = (
+    "#4e9f50", "#0b6b66", "#b4500a", "#3a6ea5", "#c9a227", "#8e5ea2", "#d1495b", "#6b8e23",
+    "#00798c", "#a0522d", "#5d666f", "#e07a5f", "#7a9e9f", "#f2a541",
+)  # fmt: skip
+
+
+def _cell(x: int, y: int, colour: str, strength: float) -> Any:
+    from matplotlib.patches import Rectangle
+
+    shade = 0.35 + 0.65 * min(1.0, max(0.0, strength))
+    return Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=colour, alpha=shade, linewidth=0)
+
+
+def heads(
+    model: str | Path | nn.Module,
+    texts: Iterable[str] | None = None,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> HeadRoles:
+    """What every head of a model does, on texts and on probes whose answers are known.
+
+    Position (previous, next, self, first, separator, local, broad), copying (induction, duplicate
+    token, same token, retrieval), syntax and coreference against the best fixed offset, and the
+    correlation of weights with the cosine of static embeddings. A role is given where it beats its
+    chance level by its margin on the half it is chosen by and on the half that is held out.
+
+    Args:
+        model: a name or path for `load`, one of our models, or a Hugging Face model.
+        texts: running text, streamed: a corpus of any size; plain sentences unless given.
+        tokenizer: of the Hugging Face model.
+        seed: of the probes.
+        progress: whether to show a bar; where a person looks on unless given.
+    """
+    if isinstance(model, str | Path):
+        model = load(model)
+    pieces = _pieces(filler_texts(8, seed) if texts is None else texts)
+    probe = read(model, "The cat sat .", tokenizer=tokenizer)
+    halves = Sums(), Sums()
+    with at_rest(probe.model), through_the_seam(probe.model), torch.no_grad():
+        count = 0
+        for text in tracked(pieces, "reading text", None, progress=progress):
+            count += _read_text(halves[count % 2], model, text, tokenizer)
+        if count < 2:
+            raise OptionError("texts must hold two pieces of text at least, one for each half")
+        for half, sums in enumerate(halves):
+            _repeat(sums, probe, model, tokenizer, 2 * seed + half)
+            _sentences(sums, model, tokenizer, half, seed, progress)
+            if probe.predicts:
+                chosen = tracked(needles(half, seed=seed), "needles", 8, progress=progress)
+                measures.retrieval(sums, probe, _encoder(model, tokenizer), chosen)
+    return _result(probe.name, count, *halves)
+
+
+def _pieces(texts: Iterable[str]) -> Iterator[str]:
+    """Texts cut at spaces to what is read at once."""
+    for text in [texts] if isinstance(texts, str) else texts:
+        line = ""
+        for word in text.split():
+            if len(line) + len(word) > PIECE:
+                yield line
+                line = ""
+            line += " " * bool(line) + word
+        if line:
+            yield line
+
+
+def _read_text(
+    sums: Sums, model: nn.Module, text: str, tokenizer: PreTrainedTokenizerBase | None
+) -> int:
+    reading = read(model, text, tokenizer=tokenizer)
+    if len(reading.inputs) < 8:
+        return 0
+    layers, _ = measures.watch_rows(reading, reading.rows(1))
+    marks = torch.tensor([token.special or token.separates for token in reading.tokens])
+    ids = reading.inputs.cpu()
+    vectors = measures.static_embeddings(reading.embedding, reading.inputs).cpu()
+    measures.in_text(sums, layers, Piece(ids, marks), vectors)
+    return 1
+
+
+def _repeat(
+    sums: Sums,
+    probe: Reading,
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase | None,
+    seed: int,
+) -> None:
+    vocabulary, begin = random_vocabulary(model, tokenizer)
+    measures.repeats(sums, probe, vocabulary, begin, seed)
+
+
+def random_vocabulary(
+    model: nn.Module, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[Tensor, int | None]:
+    """Token ids to draw from, special ones left out, and the id that opens a text."""
+    if isinstance(model, Encoder | Decoder):
+        known = model.tokens
+        if known is None:
+            raise UnavailableError("this model came without a tokenizer: heads needs one")
+        opened = known.encode("a").ids
+        begin = opened[0] if opened[0] in known.special else known.begin
+        return _without(model.config.vocabulary, known.special), begin
+    foreign: Any = tokenizer
+    if foreign is None:
+        raise OptionError("a Hugging Face model needs its tokenizer= to read a text")
+    opened = foreign("a")["input_ids"]
+    special = set(foreign.all_special_ids)
+    begin = opened[0] if opened[0] in special else foreign.bos_token_id
+    return _without(len(foreign), special), begin
+
+
+def _without(size: int, special: Iterable[int]) -> Tensor:
+    kept = torch.ones(size, dtype=torch.bool)
+    kept[[token for token in special if token < size]] = False
+    return kept.nonzero()[:, 0]
+
+
+def _encoder(model: nn.Module, tokenizer: Any) -> Callable[[str], list[int]]:
+    """Text → ids without special tokens."""
+
+    def encode(text: str) -> list[int]:
+        if not isinstance(model, Encoder | Decoder):
+            return tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert model.tokens is not None
+        return model.tokens.tokenizer.encode(text, add_special_tokens=False).ids
+
+    return encode
+
+
+def _sentences(
+    sums: Sums,
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase | None,
+    half: int,
+    seed: int,
+    progress: bool | None,
+) -> None:
+    """The probe sentences of a half, those of one length together."""
+    groups: dict[int, list[tuple[Sentence, Tensor, dict[str, list[int]], frozenset[int]]]] = {}
+    for sentence in sentences(half, seed=seed):
+        reading = read(model, sentence.text, tokenizer=tokenizer)
+        places = {
+            role: [
+                at for at, token in enumerate(reading.tokens)
+                if token.start < stop and token.end > start
+            ]
+            for role, (start, stop) in sentence.spans.items()
+        }  # fmt: skip
+        aside = frozenset({0} | {at for at, token in enumerate(reading.tokens) if token.special})
+        groups.setdefault(len(reading.inputs), []).append((sentence, reading.inputs, places, aside))
+    for group in tracked(groups.values(), "sentences", len(groups), progress=progress):
+        reading = read(model, group[0][0].text, tokenizer=tokenizer)
+        layers, _ = measures.watch_rows(reading, torch.stack([ids for _, ids, _, _ in group]))
+        measures.syntax(sums, layers, group)
+
+
+def _result(name: str, texts: int, chosen: Sums, held: Sums) -> HeadRoles:
+    scores: dict[str, Score] = {}
+    for role in (*POSITIONS, *COPYING):
+        if role not in held.sums or role not in chosen.sums:
+            continue
+        margin = HIT_MARGIN if role == "retrieval" else WEIGHT_MARGIN
+        weighted = held.mean(f"value {role}") if f"value {role}" in held.sums else None
+        even = float(held.mean(f"chance {role}"))
+        scores[role] = Score(chosen.mean(role), held.mean(role), even, margin, weighted)
+    broad = [half.mean("entropy") / half.mean("even entropy") for half in (chosen, held)]
+    scores["broad"] = Score(broad[0], broad[1], BROAD, 0.0)
+    for relation in RELATIONS:
+        # the direction that serves better on the chosen half
+        ways = [f"{relation} {way}" for way in "→←"]
+        best = max(ways, key=lambda way: float(chosen.mean(way).max()))
+        scores[best] = Score(
+            chosen.mean(best), held.mean(best), measures.best_offset(chosen, held, best),
+            HIT_MARGIN, held.mean(f"value {best}"),
+        )  # fmt: skip
+    alike = [measures.semantics(half) for half in (chosen, held)]
+    scores["semantics"] = Score(alike[0], alike[1], 0.0, HIT_MARGIN)
+    return HeadRoles(name, texts, scores, held.mean("entropy"), held.mean("reach"))

@@ -1,0 +1,142 @@
+"""What heads do: measures equal to those of the dense weights, roles that planted heads have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import limelight as ll
+from limelight.insight import head_measures as measures
+from limelight.insight.head_measures import Sums
+from limelight.insight.heads import HeadRoles, Score
+from limelight.insight.probes import needles, sentences
+from limelight.insight.reading import read
+from limelight.ops.lens.seen import Seen
+
+
+@pytest.fixture(scope="module")
+def minilm() -> ll.Encoder:
+    return ll.load("minilm")
+
+
+@pytest.fixture(scope="module")
+def roles(minilm: ll.Encoder) -> HeadRoles:
+    return ll.heads(minilm)
+
+
+def test_there_are_sentences_enough_and_the_halves_share_no_content_word() -> None:
+    first, held = sentences(0), sentences(1)
+    assert len(first) + len(held) >= 200
+    for role in ("subject", "object", "verb", "adjective", "quality", "state"):
+        words = [
+            {one.text[slice(*one.spans[role])] for one in half if role in one.spans}
+            for half in (first, held)
+        ]
+        assert min(map(len, words)) >= 5
+        assert not words[0] & words[1]
+    one = next(each for each in first if "pronoun" in each.spans and "adjective" in each.spans)
+    assert one.text[slice(*one.spans["determiner"])].lower() in ("the", "a", "that", "every")
+    assert sentences(0) == sentences(0)
+    assert sentences(0) != sentences(0, seed=1)
+    for prompt in needles(0):
+        assert prompt.answer in prompt.needle
+
+
+def seen_of(mask: Any = None, alibi: Any = None) -> Seen:
+    torch.manual_seed(2)
+    q, k, v = torch.randn(1, 4, 40, 8), torch.randn(1, 2, 40, 8), torch.randn(1, 2, 40, 8)
+    return ll.attend(q, k, v, mask=mask, bias=alibi, lens=ll.Lens())[1]
+
+
+@pytest.mark.parametrize(
+    ("mask", "alibi"),
+    [(None, None), (ll.causal(), None), (ll.causal() & ll.window(6), ll.alibi(4))],
+)
+def test_single_weights_and_sums_are_those_of_the_dense_weights(mask: Any, alibi: Any) -> None:
+    seen = seen_of(mask, alibi)
+    dense = seen.dense()
+    queries, keys = torch.randint(40, (2, 90))
+    found = measures.pair_weights(seen, queries, keys)
+    torch.testing.assert_close(found, dense[:, :, queries, keys], atol=1e-6, rtol=1e-4)
+    channels = torch.randn(1, 2, 40, 3)
+    expected = dense @ channels.repeat_interleave(2, dim=1)
+    torch.testing.assert_close(measures.key_sums(seen, channels), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(measures.visible(seen), (dense[0, 0] > 0).sum(-1).double())
+
+
+def test_sums_of_two_corpora_merge_to_those_of_both() -> None:
+    one, two, both = Sums(), Sums(), Sums()
+    for number in range(6):
+        values = torch.rand(2, 3)
+        (one if number % 2 else two).add("x", values, 2)
+        both.add("x", values, 2)
+    one.merge(two)
+    torch.testing.assert_close(one.mean("x"), both.mean("x"))
+
+
+def test_planted_heads_are_found_out() -> None:
+    """Induction and duplicate-token heads, by weights written down instead of learned."""
+    size, n = 48, 97
+    reading = read(
+        ll.Decoder(ll.Config.llama(vocabulary=500, width=16, layers=1, heads=4)), torch.arange(5)
+    )
+
+    def plant(call: ll.AttentionCall) -> torch.Tensor:
+        if call.query.shape[2] != n:
+            return call.attend()
+        b, h, i, j = *call.query.shape[:3], call.key.shape[2]
+        places = torch.arange(n)
+        bias = torch.zeros(h, i, j)
+        bias[1, places[size:], places[size:] - size + 1] = 20.0  # what followed last time
+        bias[2, places[size:], places[size:] - size] = 20.0
+        return call.replace(bias=bias[None].expand(b, -1, -1, -1).contiguous()).attend()
+
+    sums = Sums()
+    with ll.intercept(plant):
+        measures.repeats(sums, reading, torch.arange(3, 500), 1, 0)
+    induction, duplicate = sums.mean("induction")[0], sums.mean("duplicate token")[0]
+    assert float(induction[1]) > 0.99
+    assert float(duplicate[2]) > 0.99
+    chance = float(sums.mean("chance induction"))
+    assert chance == pytest.approx(sum(1 / (i + 1) for i in range(49, 97)) / 48)
+    assert float(induction[0]) < chance + 0.05
+
+
+def test_minilm_has_the_heads_that_it_is_known_for(roles: HeadRoles) -> None:
+    assert "previous" in roles.roles(0, 2)
+    assert "next" in roles.roles(1, 8)
+    layer, head, score = roles.top("determiner–noun →", 1)[0]
+    assert score > roles.scores["determiner–noun →"].chance + 0.1
+    assert "determiner–noun →" in roles.roles(layer, head)
+    assert "induction" not in {
+        name for x in range(6) for y in range(12) for name in roles.roles(x, y)
+    }
+    assert 0.1 < roles.sink_share < 0.6
+    assert float(roles.entropy.min()) > 0
+
+
+def test_a_role_that_holds_on_one_half_only_is_not_given() -> None:
+    high, low = torch.tensor([[0.9]]), torch.tensor([[0.05]])
+    assert not bool(Score(high, low, 0.0, 0.2).given)
+    assert not bool(Score(low, high, 0.0, 0.2).given)
+    assert bool(Score(high, high, 0.0, 0.2).given)
+    assert not bool(Score(high, high, 0.8, 0.2).given)
+
+
+def test_views_of_the_result(roles: HeadRoles, tmp_path: Any) -> None:
+    roles.save(tmp_path / "heads.png")
+    assert (tmp_path / "heads.png").stat().st_size > 10_000
+    values = json.loads(roles.to_json())
+    assert len(values["roles"]) == 6
+    assert "previous" in values["roles"][0][2]
+    assert len(roles.head_table().rows) == 72
+    with pytest.raises(ll.LimelightError, match="role must be one of"):
+        roles.top("cooking")
+
+
+def test_too_little_text_is_said(minilm: ll.Encoder) -> None:
+    with pytest.raises(ll.LimelightError, match="two pieces of text"):
+        ll.heads(minilm, ["only one short piece of text is here to be read"])
