@@ -48,7 +48,9 @@ def ablation(roles: HeadRoles, found: Ablation) -> str:
         f"and {mean:.2f} on average without five others drawn at random "
         f"({min(found.random):.2f} to {max(found.random):.2f} over "
         f"{len(found.random)} draws). Taking out the induction heads costs more than {more} "
-        f"of the {len(found.random)} random draws. Zeroing a head also takes away whatever else it did, and other heads may step in: this says that these "
+        f"of the {len(found.random)} random draws. Zeroing a head also takes "
+        "away whatever else it "
+        "did, and other heads may step in: this says that these "
         "heads matter for copying here, not that they are all that does."
     )
 
