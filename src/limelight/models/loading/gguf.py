@@ -1,4 +1,4 @@
-"""GGUF files of the Llama family: metadata, weights (dequantised), and the tokenizer inside.
+"""GGUF files of the Llama and Gemma 3 families: metadata, dequantised weights, tokenizer.
 
 The file is mapped into memory and parsed by the `gguf` package. Two things are done here because
 the package does them slowly: reading long arrays of strings, and undoing the commonest
@@ -49,11 +49,15 @@ class Gguf:
         reader = _open(path)
         self._fields = cast("dict[str, Any]", reader.fields)
         architecture = self.get("general.architecture")
-        if architecture != "llama":
-            raise FileError(f"{path}: architecture {architecture!r} is unknown, expected 'llama'")
-        if self.get("llama.expert_count", 0):
+        if architecture not in _NAMES:
+            known = " or ".join(map(repr, _NAMES))
+            raise FileError(f"{path}: architecture {architecture!r} is unknown, expected {known}")
+        self._architecture = str(architecture)
+        self._names = _NAMES[self._architecture]
+        self._stored_names = {theirs: own for own, theirs in self._names.items()}
+        if self.about("expert_count", 0):
             raise FileError(f"{path}: a mixture of experts, expected one feed-forward per layer")
-        self._tensors = {_hugging_face_name(t.name): t for t in reader.tensors}
+        self._tensors = {self._hugging_face_name(t.name): t for t in reader.tensors}
 
     def get(self, name: str, default: Any = None) -> Any:
         """A metadata value: a number, a string, or a list of them."""
@@ -65,6 +69,10 @@ class Gguf:
             return part if isinstance(part, list) else field.contents()
         except UnicodeDecodeError as error:
             raise FileError(f"{self.path}: metadata {name!r} is not UTF-8 text") from error
+
+    def about(self, name: str, default: Any = None) -> Any:
+        """A metadata value of the architecture."""
+        return self.get(f"{self._architecture}.{name}", default)
 
     def require(self, name: str, kind: type[T], default: T | None = None) -> T:
         """A metadata value that the model cannot do without; a whole number is a count."""
@@ -91,6 +99,9 @@ class Gguf:
                 f"{self.path}: tensor {self.stored_name(name)!r} is stored as "
                 f"{tensor.tensor_type.name}, which cannot be read"
             ) from error
+        if self._architecture != "llama":
+            # Gemma's norms multiply by 1 + weight, which a GGUF file has added up.
+            return weights - 1 if name.endswith("norm.weight") else weights
         if not name.endswith(("self_attn.q_proj.weight", "self_attn.k_proj.weight")):
             return weights
         heads = self._heads() if "q_proj" in name else self._key_heads()
@@ -103,33 +114,46 @@ class Gguf:
         return _halves_apart(weights, heads)
 
     def stored_name(self, name: str) -> str:
-        found = re.fullmatch(r"(?:model\.layers\.(\d+)\.)?([\w.]+)\.(weight|bias)", name)
-        if found is None or found[2] not in _OWN_NAMES:
+        parts = re.fullmatch(r"(?:model\.layers\.(\d+)\.)?([\w.]+)\.(weight|bias)", name)
+        if parts is None or parts[2] not in self._stored_names:
             return name
-        layer = "" if found[1] is None else f"blk.{found[1]}."
-        return f"{layer}{_OWN_NAMES[found[2]]}.{found[3]}"
+        layer = "" if parts[1] is None else f"blk.{parts[1]}."
+        return f"{layer}{self._stored_names[parts[2]]}.{parts[3]}"
+
+    def _hugging_face_name(self, name: str) -> str:
+        parts = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
+        if parts is None or parts[2] not in self._names:
+            return name
+        layer = "" if parts[1] is None else f"model.layers.{parts[1]}."
+        return f"{layer}{self._names[parts[2]]}.{parts[3]}"
 
     def _heads(self) -> int:
-        return self.require("llama.attention.head_count", int)
+        return self._require("attention.head_count", int)
 
     def _key_heads(self) -> int:
-        return self.require("llama.attention.head_count_kv", int, self._heads())
+        return self._require("attention.head_count_kv", int, self._heads())
+
+    def _require(self, name: str, kind: type[T], default: T | None = None) -> T:
+        return self.require(f"{self._architecture}.{name}", kind, default)
 
     def config(self) -> dict[str, Any]:
         """The metadata as a Hugging Face `config.json` would say it."""
-        for name in ("llama.attention.head_count", "llama.attention.head_count_kv"):
-            if isinstance(self.get(name), list):
-                raise FileError(f"{self.path}: {name} differs from layer to layer, expected one")
-        return {
+        for name in ("attention.head_count", "attention.head_count_kv"):
+            if isinstance(self.about(name), list):
+                raise FileError(
+                    f"{self.path}: {self._architecture}.{name} differs from layer to layer, "
+                    "expected one"
+                )
+        described = {
             "model_type": "llama",
-            "hidden_size": self.require("llama.embedding_length", int),
-            "num_hidden_layers": self.require("llama.block_count", int),
+            "hidden_size": self._require("embedding_length", int),
+            "num_hidden_layers": self._require("block_count", int),
             "num_attention_heads": self._heads(),
             "num_key_value_heads": self._key_heads(),
-            "head_dim": self.get("llama.attention.key_length"),
-            "intermediate_size": self.require("llama.feed_forward_length", int),
-            "max_position_embeddings": self.require("llama.context_length", int),
-            "rms_norm_eps": self.require("llama.attention.layer_norm_rms_epsilon", float, 1e-6),
+            "head_dim": self.about("attention.key_length"),
+            "intermediate_size": self._require("feed_forward_length", int),
+            "max_position_embeddings": self._require("context_length", int),
+            "rms_norm_eps": self._require("attention.layer_norm_rms_epsilon", float, 1e-6),
             "vocab_size": self.shape("model.embed_tokens.weight")[0],
             "hidden_act": "silu",
             "attention_bias": "model.layers.0.self_attn.q_proj.bias" in self._tensors,
@@ -139,9 +163,22 @@ class Gguf:
             "bos_token_id": self.get("tokenizer.ggml.bos_token_id"),
             "eos_token_id": self.get("tokenizer.ggml.eos_token_id"),
         }
+        return described if self._architecture == "llama" else {**described, **self._gemma()}
+
+    def _gemma(self) -> dict[str, Any]:
+        """What a file of Gemma 3 says besides, and what its family takes for granted."""
+        size = self._require("attention.key_length", int)
+        return {
+            "model_type": "gemma3_text",
+            "hidden_act": None,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "sliding_window": self._require("attention.sliding_window", int),
+            # The largest one alone divides by the width of a head's share: 5376 / 32.
+            "query_pre_attn_scalar": 168 if self._require("block_count", int) == 62 else size,
+        }
 
     def _base(self) -> float:
-        return self.require("llama.rope.freq_base", float, 10000.0)
+        return self._require("rope.freq_base", float, 10000.0)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, rows first, without reading it."""
@@ -151,9 +188,9 @@ class Gguf:
         return tuple(int(size) for size in reversed(self._tensors[name].shape))
 
     def _rope_scaling(self) -> dict[str, Any] | None:
-        kind = self.get("llama.rope.scaling.type", "none")
-        factor = self.require("llama.rope.scaling.factor", float, 1.0)
-        original = self.get("llama.rope.scaling.original_context_length")
+        kind = self.about("rope.scaling.type", "none")
+        factor = self._require("rope.scaling.factor", float, 1.0)
+        original = self.about("rope.scaling.original_context_length")
         if "rope_freqs.weight" in self._tensors:
             return self._llama3_scaling()
         if kind == "none" or factor == 1.0:
@@ -189,7 +226,7 @@ class Gguf:
         }
 
 
-_NAMES = {
+_LLAMA = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
     "output": "lm_head",
@@ -205,15 +242,18 @@ _NAMES = {
 }
 
 
-_OWN_NAMES = {theirs: own for own, theirs in _NAMES.items()}
-
-
-def _hugging_face_name(name: str) -> str:
-    found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)", name)
-    if found is None or found[2] not in _NAMES:
-        return name
-    layer = "" if found[1] is None else f"model.layers.{found[1]}."
-    return f"{layer}{_NAMES[found[2]]}.{found[3]}"
+_NAMES = {
+    "llama": _LLAMA,
+    "gemma3": {
+        **_LLAMA,
+        "attn_q_norm": "self_attn.q_norm",
+        "attn_k_norm": "self_attn.k_norm",
+        "post_attention_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    },
+}
+"""For each architecture, GGUF's names of modules and those of Hugging Face."""
 
 
 def _halves_apart(weights: Tensor, heads: int) -> Tensor:

@@ -63,7 +63,7 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
             - a folder in Hugging Face layout (config.json and safetensors, whole or sharded) of
               the families BERT (RoBERTa, DistilBERT, ELECTRA), GPT-2, Llama (Mistral, Qwen 2 and
               3, Gemma 1 to 3) and T5,
-            - a GGUF file of the Llama family; quantised weights are dequantised,
+            - a GGUF file of the Llama or Gemma 3 family; quantised weights are dequantised,
             - a checkpoint that `save` or `limelight train` wrote,
             - the folder of a training run, for its newest checkpoint.
 
