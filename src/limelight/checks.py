@@ -31,6 +31,42 @@ def check_tensor(name: str, tensor: Tensor) -> None:
         raise DtypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
 
 
+def check_plain(name: str, tensor: Tensor) -> Tensor:
+    """The tensor with its numbers where its memory says they are.
+
+    A sign or a conjugation that torch has put off is carried out. Sparse, nested and quantised
+    tensors are refused, and subclasses whose memory need not hold their numbers.
+    """
+    check_tensor(name, tensor)
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
+        advice = (
+            "attend_packed takes sequences of unlike lengths laid end to end"
+            if tensor.is_nested
+            else "tensor.to_dense() makes it one"
+        )
+        raise DtypeError(f"{name} is a {kind} tensor, expected a dense one; {advice}")
+    if type(tensor) not in _PLAIN and not _dispatches(tensor):
+        raise DtypeError(
+            f"{name} is a {type(tensor).__name__}, expected a plain torch.Tensor: "
+            "a subclass may mean more than its memory holds. What can be done: "
+            "tensor.as_subclass(torch.Tensor), if its numbers are all there is to it"
+        )
+    if not torch.compiler.is_compiling() and (tensor.is_neg() or tensor.is_conj()):
+        return tensor.resolve_neg().resolve_conj()
+    return tensor
+
+
+_PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def _dispatches(tensor: Tensor) -> bool:
+    """Whether a subclass answers torch's operations itself, as those that trace or shard do."""
+    name = "__torch_dispatch__"
+    own = getattr(type(tensor), name) is not getattr(Tensor, name)
+    return own or torch.compiler.is_compiling()
+
+
 def check_rank(name: str, tensor: Tensor, letters: str) -> None:
     """Raise unless `tensor` is one, with one axis for each of the space-separated `letters`."""
     check_tensor(name, tensor)

@@ -21,7 +21,7 @@ from limelight.insight.salience import (
     strongest,
     summary,
 )
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Recording
 
@@ -155,7 +155,7 @@ def test_a_head_that_always_looks_as_far_back_does_not_open_a_view() -> None:
 def test_nothing_but_the_statistics_is_needed() -> None:
     recording = random_recording()
     seen = recording.seen(0)
-    assert isinstance(seen.source, Call)
+    assert isinstance(seen.source, Recomputed)
     bare = Recording(
         recording.text,
         recording.tokens,

@@ -6,11 +6,25 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import limelight as ll
-from limelight.errors import DeviceError, DtypeError, OptionError, ShapeError, UnavailableError
-from limelight.ops.backends import native
+from limelight import _kernels
+from limelight.errors import (
+    DeviceError,
+    DtypeError,
+    LimelightError,
+    OptionError,
+    ShapeError,
+    UnavailableError,
+)
+from limelight.ops.backends import native, tiled
 from limelight.ops.backends import torch_fused as torch_kernels
+from limelight.ops.masks.padding import Padding
 from limelight.ops.problem import check_problem
 
 
@@ -97,7 +111,9 @@ def test_the_choice_is_explained_under_autocast_too() -> None:
 
 def test_an_implementation_asked_for_by_name_serves_or_raises(untyped: None) -> None:
     wide = torch.randn(1, 1, 4, 8, dtype=torch.float64)
-    assert ll.explain_choice(wide, wide, wide).impl == "reference"
+    assert ll.explain_choice(wide, wide, wide).impl == "tiled"
+    for name in ("tiled", "reference"):
+        assert ll.explain_choice(wide, wide, wide, impl=name).impl == name
     with pytest.raises(UnavailableError, match="impl='native' cannot serve"):
         ll.attend(wide, wide, wide, impl="native")
     with pytest.raises(OptionError, match="impl must be 'auto'"):
@@ -118,14 +134,19 @@ def test_other_devices_run_on_pytorchs_own_kernels(causal: bool) -> None:
     assert ll.attend(*far, mask=mask).shape == (2, 4, 5, 8)
     # The call it makes is the right one; here on the CPU, where it can be computed.
     q, k, v = x(2, 4, 5, 8), x(2, 2, 5, 8), x(2, 2, 5, 8)
-    found = torch_kernels.attend(check_problem(q, k, v, mask=mask, scale=0.3))
+    found, _ = torch_kernels.attend(check_problem(q, k, v, mask=mask, scale=0.3))
     assert torch.allclose(found, ll.attend(q, k, v, mask=mask, scale=0.3), atol=1e-5)
 
 
-def test_what_pytorchs_kernels_define_otherwise_stays_with_the_reference() -> None:
+def test_what_pytorchs_kernels_do_not_serve_stays_in_linear_memory() -> None:
     far = torch.empty(1, 2, 3, 8, device="meta"), *[torch.empty(1, 2, 5, 8, device="meta")] * 2
-    for options in ({"mask": ll.causal()}, {"softcap": 2.0}, {"mask": ll.window(2)}):
-        assert ll.explain_choice(*far, **options).impl == "reference"
+    for options in (
+        {"mask": ll.causal()}, {"softcap": 2.0}, {"mask": ll.window(2)}, {"lens": ll.Lens(top=1)}
+    ):  # fmt: skip
+        choice = ll.explain_choice(*far, **options)
+        assert choice.impl == "tiled"
+        assert "the kernels run on the CPU, the tensors are on meta" in choice.reason
+    assert ll.attend(*far, mask=ll.window(2)).shape == (1, 2, 3, 8)
 
 
 def test_packed_equals_each_sequence_alone() -> None:
@@ -154,3 +175,156 @@ def test_softcap_bounds_the_scores() -> None:
     capped = ll.attend(q, q, q, softcap=2.0)
     scores = 2 * torch.tanh(q @ q.mT / 8**0.5 / 2)
     assert torch.allclose(capped, scores.softmax(-1) @ q, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", [causal_lower_right, causal_upper_left])
+def test_pytorchs_causal_biases_are_masks(variant: Callable[[int, int], Tensor]) -> None:
+    """Their memory holds no numbers: read as a table they gave garbage."""
+    q, k, v = x(2, 4, 5, 8), x(2, 4, 8, 8), x(2, 4, 8, 8)
+    bias = variant(5, 8)
+    expected = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    for out in (
+        ll.attend(q, k, v, bias=bias),
+        ll.scaled_dot_product_attention(q, k, v, attn_mask=bias),
+    ):
+        assert torch.allclose(out, expected, atol=1e-5)
+    both = ll.attend(q, k, v, bias=bias, mask=ll.window(1, None))
+    assert not torch.allclose(both, expected, atol=1e-2)
+    with pytest.raises(ShapeError, match=r"bias is causal for \(5, 8\), expected \(i, j\) = "):
+        ll.attend(q, k[:, :, :7], v[:, :, :7], bias=bias)
+
+
+class Strange(torch.Tensor):
+    """A subclass whose memory could mean anything."""
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda t: t.as_subclass(Strange), "is a Strange, expected a plain torch.Tensor"),
+        (lambda t: t.to_sparse(), "is a sparse_coo tensor, expected a dense one"),
+        (lambda t: torch.nested.nested_tensor(list(t), layout=torch.jagged), "is a nested tensor"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
+def test_tensors_that_memory_does_not_tell_are_refused(
+    make: Callable[[Tensor], Tensor], words: str
+) -> None:
+    plain = x(2, 2, 4, 8)
+    for call in (ll.attend, ll.scaled_dot_product_attention):
+        with pytest.raises(DtypeError, match="query " + words):
+            call(make(plain), plain, plain)
+    with pytest.raises(DtypeError, match="bias " + words):
+        ll.attend(plain, plain, plain, bias=make(x(2, 2, 4, 4)))
+
+
+@pytest.mark.parametrize("lens", [None, ll.Lens(top=1)])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_a_sign_that_torch_has_put_off_is_read(which: int, lens: ll.Lens | None) -> None:
+    tensors = [x(1, 2, 5, 8) for _ in range(3)]
+    lazy = list(tensors)
+    tensors[which] = torch.randn(1, 2, 5, 8, dtype=torch.complex64).conj().imag
+    lazy[which], tensors[which] = tensors[which], tensors[which].resolve_neg().clone()
+    assert lazy[which].is_neg()
+    bias = torch.randn(5, 5, dtype=torch.complex64).conj().imag
+    for options, plain in (({}, {}), ({"bias": bias}, {"bias": bias.resolve_neg().clone()})):
+        out, expected = ll.attend(*lazy, lens=lens, **options), ll.attend(*tensors, **plain)
+        assert torch.allclose(out[0] if lens else out, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("impl", ["native", "tiled", "reference"])
+@pytest.mark.parametrize("low", [-1e4, -1e9])
+def test_very_low_scores_are_normalised(impl: str, low: float) -> None:
+    """exp(s − lse) in float32 loses log n: rows summed to n at −1e9."""
+    q = x(1, 1, 300, 8)
+    bias = torch.full((300, 300), low)
+    out, seen = ll.attend(q, q, q, bias=bias, lens=ll.Lens(entropy=True), impl=impl)
+    # What float32 keeps of a score beside such a bias is what the row is normalised by.
+    scores = (q @ q.mT / 8**0.5 + bias).double()
+    weights = scores.softmax(-1)
+    for part, exact in (
+        (seen.dense(), weights),
+        (seen.rows([7]), weights[:, :, 7:8]),
+        (seen.tile(slice(3, 9), slice(2, 50)), weights[:, :, 3:9, 2:50]),
+    ):
+        assert torch.allclose(part.double(), exact, atol=2e-3 / 300)
+    assert torch.allclose(out.double(), weights @ q.double(), atol=5e-3)
+    assert torch.allclose(seen.entropy.double(), -(weights * weights.log()).sum(-1), atol=5e-3)
+
+
+def test_linear_memory_without_the_kernels_forward_and_backward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU: no tensor of the way holds more than a tile, where the weights are 4 million."""
+    monkeypatch.setattr(native, "why_not", lambda *_: "not here")
+    monkeypatch.setattr(tiled, "TILE", 1 << 14)
+    q, k, v = (x(1, 2, 2048, 8).requires_grad_() for _ in range(3))
+    mask = ll.causal() & ll.window(300) & ll.without([(2000, 1999)])
+    with Largest() as largest:
+        out, seen = ll.attend(q, k, v, mask=mask, lens=ll.Lens(top=2, received=True))
+        out.square().sum().backward()
+    assert largest.numel <= 1 << 16
+    plain = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+    expected = ll.attend(*plain, mask=mask, impl="reference")
+    expected.square().sum().backward()
+    assert torch.allclose(out, expected, atol=1e-5)
+    for ours, theirs in zip((q, k, v), plain, strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, atol=1e-4)
+    assert torch.allclose(seen.received.sum(-1), torch.full((1, 2), 2048.0), rtol=1e-4)
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that any operation makes."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.numel = max(self.numel, tensor.untyped_storage().nbytes() // 4)
+        return result
+
+
+@pytest.mark.parametrize("impl", ["native", "tiled"])
+def test_a_lens_with_gradients_sweeps_once(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if impl == "native":
+        monkeypatch.setattr(_kernels, "forward", None)  # a second sweep would fail
+    q, k, v = (x(2, 2, 40, 8).requires_grad_() for _ in range(3))
+    plain = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+    options = {"mask": ll.causal(), "bias": x(40, 40)}
+    lens = ll.Lens(top=1, received=True, map=(4, 4))
+    out, seen = ll.attend(q, k, v, lens=lens, impl=impl, **options)
+    out.square().sum().backward()
+    expected = ll.attend(*plain, impl="reference", **options)
+    expected.square().sum().backward()
+    assert not seen.received.requires_grad
+    assert torch.allclose(out, expected, atol=1e-5)
+    for ours, theirs in zip((q, k, v), plain, strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, atol=1e-4)
+
+
+def test_a_mask_is_lowered_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered = []
+    lower = Padding.lower
+    monkeypatch.setattr(Padding, "lower", lambda *a: lowered.append(1) or lower(*a))
+    q = x(1, 2, 6, 8).requires_grad_()
+    ll.attend(q, q, q, mask=ll.padding([4]), lens=ll.Lens(top=1, map=(2, 2), value_map=(3, 3)))
+    assert lowered == [1]
+
+
+def test_padding_out_of_range_under_compile_is_our_error(untyped: None) -> None:
+    def call(q: Tensor, lengths: Tensor) -> Tensor:
+        return ll.attend(q, q, q, mask=ll.padding(lengths))
+
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)
+    with pytest.raises(LimelightError, match="padding has a length of 9, expected 0 … j = 6"):
+        compiled(x(1, 1, 6, 8), torch.tensor([9]))
+
+
+def test_the_source_of_a_seen_holds_no_graph() -> None:
+    slopes = torch.rand(2, requires_grad=True)
+    q = x(1, 2, 6, 8)
+    _, seen = ll.attend(q, q, q, bias=ll.alibi(slopes * 2), lens=ll.Lens())
+    assert not seen.source.problem.slopes.requires_grad
+    assert not seen.dense().requires_grad

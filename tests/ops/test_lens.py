@@ -13,10 +13,10 @@ from torch import Tensor
 
 import limelight as ll
 from limelight.errors import OptionError
-from limelight.ops.backends import reference
-from limelight.ops.lens import tiled as lens_tiled
+from limelight.ops.backends import reference, tiled
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens, Statistics
+from limelight.ops.lens.statistics import Collector
 from limelight.ops.masks.mask import Mask
 from limelight.ops.masks.region import Extent, Region
 from limelight.ops.problem import check_problem
@@ -145,8 +145,8 @@ def form(request, monkeypatch) -> str:
     """The `impl` to ask for: the kernels, or PyTorch in one tile or in many."""
     if request.param == "native":
         return "native"
-    monkeypatch.setattr(lens_tiled, "TILE", 600 if request.param == "small tiles" else 1 << 21)
-    return "reference"
+    monkeypatch.setattr(tiled, "TILE", 600 if request.param == "small tiles" else 1 << 21)
+    return "tiled"
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
@@ -216,11 +216,11 @@ def test_every_precision(dtype):
 def test_any_shape(b, g, group, i, j, d, budget, causal):
     q, k, v = sizes(b, g * group, g, i, j, d, 5, torch.float64)
     options = {"mask": ll.causal()} if causal else {}
-    before, lens_tiled.TILE = lens_tiled.TILE, budget
+    before, tiled.TILE = tiled.TILE, budget
     try:
         _, seen = ll.attend(q, k, v, lens=FULL, **options)
     finally:
-        lens_tiled.TILE = before
+        tiled.TILE = before
     check_seen(seen, q, k, v, tolerance=1e-11, **options)
 
 
@@ -283,16 +283,16 @@ def test_dense_refuses_beyond_its_limit():
 def test_nothing_quadratic_is_made(monkeypatch):
     """However long the text, no tile has more than its share of the weights."""
     sizes: list[int] = []
-    add = lens_tiled._Sheet.add
+    add = Collector.add
 
     def watch(sheet, tile):
         sizes.append(tile.weights.numel())
         add(sheet, tile)
 
-    monkeypatch.setattr(lens_tiled._Sheet, "add", watch)
-    monkeypatch.setattr(lens_tiled, "TILE", 1 << 13)
+    monkeypatch.setattr(Collector, "add", watch)
+    monkeypatch.setattr(tiled, "TILE", 1 << 13)
     q = torch.randn(1, 2, 512, 4)
-    ll.attend(q, q, q, mask=ll.causal(), lens=Lens(top=2, map=(8, 8)), impl="reference")
+    ll.attend(q, q, q, mask=ll.causal(), lens=Lens(top=2, map=(8, 8)), impl="tiled")
     assert max(sizes) <= 1 << 13
     assert sum(sizes) == 2 * 512 * 512
 

@@ -149,10 +149,10 @@ def test_links_follow_the_token(sentence: Recording, opened: Open) -> None:
 
 def test_steps_show_the_numbers_of_the_computation(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
-    from limelight.ops.lens.sources import Call
+    from limelight.ops.lens.sources import Recomputed
 
     source = sentence.seen(3).source
-    assert isinstance(source, Call)
+    assert isinstance(source, Recomputed)
     query, key = source.problem.query[0, 1, 10], source.problem.key[0, 1, 2]
     row = page.locator(".steps tbody tr").first.inner_text().split()
     product, score, weight = (float(each.replace("−", "-")) for each in row[1:4])

@@ -10,7 +10,7 @@ from torch import Tensor
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
 from limelight.explorer.patterns import PATTERNS, patterns
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
 from limelight.views.page.document import header
 
@@ -67,7 +67,7 @@ def value_norms(recording: Recording) -> Tensor | None:
     """The length of each key's value vector: `l h j`; None where values are not known."""
     norms: list[Tensor] = []
     for seen in recording.layers:
-        if not isinstance(seen.source, Call):
+        if not isinstance(seen.source, Recomputed):
             return None
         problem = seen.source.problem
         lengths = problem.value[0].float().norm(dim=-1)

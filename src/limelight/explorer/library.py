@@ -11,7 +11,7 @@ from limelight.explorer.asks import MOST_TOKENS
 from limelight.explorer.work import Turn
 from limelight.models.loading.pretrained import Model, load
 from limelight.ops.calls import AttentionCall, intercept
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.look import look
 from limelight.seeing.recording.recording import Recording
@@ -140,7 +140,7 @@ def recording_bytes(recording: Recording) -> int:
     """Bytes of the queries, keys, values, flows and maps that a recording holds on to."""
     size = sum(8 * flow.x.numel() for flow in recording.flows)
     for seen in recording.layers:
-        if isinstance(seen.source, Call):
+        if isinstance(seen.source, Recomputed):
             problem = seen.source.problem
             for tensor in (problem.query, problem.key, problem.value):
                 size += tensor.numel() * tensor.element_size()

@@ -11,7 +11,7 @@ from torch import Tensor
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
 from limelight.insight.worked.reading import worked
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
 
 MOST_TOKENS = 96
@@ -33,8 +33,8 @@ def steps_frame(recording: Recording, layer: int, head: int) -> bytes:
         )
     told = recording.steps(layer, head)
     source = recording.seen(layer).source
-    scale = source.problem.scale if isinstance(source, Call) else 1.0
-    softcap = source.problem.softcap if isinstance(source, Call) else None
+    scale = source.problem.scale if isinstance(source, Recomputed) else 1.0
+    softcap = source.problem.softcap if isinstance(source, Recomputed) else None
     chosen = [step for step in told if step.name in _SENT]
     steps = [{"name": s.name, "formula": s.formula, "axes": s.axes} for s in chosen]
     about = {

@@ -20,7 +20,7 @@ from limelight.insight.result import Result
 from limelight.insight.rollout import rolled_out
 from limelight.insight.table import Table
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.rng import generator_for
 from limelight.seeing.recording.picks import Pick, find_tokens
 from limelight.seeing.recording.recording import Link
@@ -352,7 +352,7 @@ def _result(bench: Bench, text: str, measured: dict[str, Any], seed: int) -> Cau
 
 def _value_sizes(seen: Seen) -> Tensor:
     """‖value‖ of each key in each head: h j."""
-    assert isinstance(seen.source, Call)
+    assert isinstance(seen.source, Recomputed)
     value = seen.source.problem.value[0]
     return value.norm(dim=-1).repeat_interleave(seen.extent.h // len(value), dim=0).cpu()
 

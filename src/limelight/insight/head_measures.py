@@ -19,7 +19,7 @@ from limelight.ops.attend import attend
 from limelight.ops.bias import Alibi
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.region import Extent, Region
 from limelight.rng import generator_for
@@ -116,7 +116,7 @@ def key_sums(seen: Seen, channels: Tensor) -> Tensor:
 
 
 def _problem(seen: Seen) -> Any:
-    assert isinstance(seen.source, Call)
+    assert isinstance(seen.source, Recomputed)
     return seen.source.problem
 
 

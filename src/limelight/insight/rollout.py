@@ -17,7 +17,7 @@ from limelight.insight.table import Table
 from limelight.ops.attend import attend
 from limelight.ops.bias import Alibi
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picks import Pick
 from limelight.seeing.recording.recording import Recording
@@ -104,7 +104,7 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
 
     With O_i = Σ_j A_ij v_j and one channel, Σ_i r_i ∂O_i/∂v_j = Σ_i r_i A_ij.
     """
-    if not isinstance(seen.source, Call):
+    if not isinstance(seen.source, Recomputed):
         total = torch.zeros(seen.extent.j, dtype=torch.float64)
         for first, tile in seen.in_tiles():
             part = row[first : first + tile.shape[2]].to(tile)

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from limelight.checks import check_whole
 from limelight.errors import UnavailableError
+from limelight.ops.backends.tiled import TILE
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Parts
-from limelight.ops.lens.tiled import TILE
+from limelight.ops.lens.sources import Joined
 from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Link, Recording, Strongest
 from limelight.seeing.recording.tokens import Token, word_at
@@ -597,10 +597,10 @@ def _seeing(recording: Recording, causal: bool) -> Tensor:
     if causal:
         return torch.arange(queries, queries - keys, -1).float()
     source = recording.layers[0].source
-    if not isinstance(source, Parts):
+    if not isinstance(source, Joined):
         return torch.full((keys,), float(queries))
     seeing = torch.zeros(keys)
-    for part in source.parts:
+    for part in source.segments:
         seeing[part.first_key : part.first_key + part.keys] += part.queries
     return seeing
 

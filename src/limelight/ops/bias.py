@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from limelight.checks import check_rank, check_table, check_whole
+from limelight.errors import ShapeError
+from limelight.ops.masks.band import causal
+from limelight.ops.masks.mask import Mask, as_mask
+from limelight.ops.masks.region import Extent
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +24,11 @@ class Alibi:
     """
 
     slopes: Tensor
+    added: Tensor | None = None
+    """what is added to the scores besides; broadcasts to `b h i j`"""
+
+    def __add__(self, table: Tensor) -> Alibi:
+        return Alibi(self.slopes, table if self.added is None else self.added + table)
 
 
 def alibi(slopes: int | Sequence[float] | Tensor) -> Alibi:
@@ -41,3 +51,13 @@ def _paper_slopes(heads: int) -> list[float]:
     slopes = [2.0 ** (-8.0 * (t + 1) / power) for t in range(power)]
     finer = [2.0 ** (-8.0 * (t + 1) / (2 * power)) for t in range(0, 2 * power, 2)]
     return slopes + finer[: heads - power]
+
+
+def with_causal_bias(mask: Mask | Tensor | None, bias: CausalBias, extent: Extent) -> Mask:
+    """A mask together with one of PyTorch's causal biases, whose own memory holds no numbers."""
+    sizes = bias.seq_len_q, bias.seq_len_kv
+    if sizes != (extent.i, extent.j):
+        raise ShapeError(f"bias is causal for {sizes}, expected (i, j) = {extent[2:]}")
+    lower_right = bias.variant == CausalVariant.LOWER_RIGHT
+    rule = causal() if lower_right else causal(diagonal=0)
+    return rule if mask is None else as_mask(mask) & rule

@@ -10,7 +10,7 @@ Within `with intercept(interceptor):` the interceptor is called in its place and
         return output
 
     def cut(call):
-        return call.replace(mask=call.mask & without([(5, 2)])).attend()
+        return call.without([(5, 2)], heads=[3]).attend()
 
 Interceptors nest. The innermost is asked first; its `call.attend` asks the next one out, and the
 outermost reaches the operation. What one changes, all others see, in either order.
@@ -21,7 +21,7 @@ Nothing is patched and nothing is left behind; other threads and tasks do not no
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,13 +31,18 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
+from limelight.checks import check_tensor, check_whole
 from limelight.errors import OptionError, UnavailableError
-from limelight.ops.attend import attend, attend_normalised
+from limelight.ops.attend import attend, look, prepare
+from limelight.ops.attend import run as compute
 from limelight.ops.bias import Alibi
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
-from limelight.ops.masks.mask import Mask
+from limelight.ops.masks.blocks import blocks
+from limelight.ops.masks.links import without
+from limelight.ops.masks.mask import Mask, as_mask
 from limelight.ops.places import Places
+from limelight.ops.problem import Problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,31 +139,106 @@ class AttentionCall:
             _computing.reset(token)
 
     def _compute_requests(self) -> Tensor:
-        options: dict[str, Any] = {
-            "mask": self.mask, "bias": self.bias, "scale": self.scale,
-            "softcap": self.softcap, "dropout": self.dropout,
-        }  # fmt: skip
-        tensors = self.query, self.key, self.value
+        if not self._requests and self.sinks is None and self.lse is None:
+            return attend(
+                self.query, self.key, self.value,
+                mask=self.mask, bias=self.bias, scale=self.scale, softcap=self.softcap,
+                dropout=self.dropout,
+            )  # fmt: skip
+        problem = self._problem()
         lenses = list(dict.fromkeys(request.lens for request in self._requests))
+        if not lenses:
+            return compute(problem)[0]
         # One lens is served by the sweep that makes the output; each further one takes its own.
-        output, seen = self._attend_once(tensors, options, lenses[0] if lenses else None)
-        sights = {lenses[0]: seen} if lenses else {}
+        output, seen = look(problem, lenses[0])
+        sights = {lenses[0]: seen}
         for lens in lenses[1:]:
-            sights[lens] = self._attend_once(tensors, options | {"dropout": 0.0}, lens)[1]
+            sights[lens] = look(problem, lens)[1]
         for request in self._requests:
-            found = sights[request.lens]
-            assert found is not None
-            request.seen.append(found)
+            request.seen.append(sights[request.lens])
         return output
 
-    def _attend_once(
-        self, tensors: tuple[Tensor, Tensor, Tensor], options: dict[str, Any], lens: Lens | None
-    ) -> tuple[Tensor, Seen | None]:
-        if self.sinks is not None or self.lse is not None:
-            return attend_normalised(*tensors, lens=lens, sinks=self.sinks, lse=self.lse, **options)
-        if lens is None:
-            return attend(*tensors, **options), None
-        return attend(*tensors, lens=lens, **options)
+    def _problem(self) -> Problem:
+        return prepare(
+            self.query, self.key, self.value,
+            mask=self.mask, bias=self.bias, scale=self.scale, softcap=self.softcap,
+            dropout=self.dropout, sinks=self.sinks, lse=self.lse,
+        )  # fmt: skip
+
+    def normaliser(self) -> Tensor:
+        """What the rows of this call are normalised by: `b h i`, its log-sum-exp unless changed.
+
+        Computing it takes as long as the call itself.
+        """
+        token = _computing.set(True)
+        try:
+            return compute(self.replace(dropout=0.0)._problem())[1]
+        finally:
+            _computing.reset(token)
+
+    def without(
+        self,
+        pairs: Iterable[Sequence[int]] | Tensor,
+        *,
+        heads: Sequence[int] | None = None,
+        renormalise: bool = True,
+    ) -> AttentionCall:
+        """The call with single links cut, in memory linear in the sequence.
+
+        Args:
+            pairs: (query, key), both counted from 0 within the call.
+            heads: in these heads only; all unless given.
+            renormalise: the rows sum to 1 again, as if the links had been masked. Otherwise the
+                other weights stay as they are, and the rows sum to less.
+
+        >>> import torch
+        >>> x = torch.zeros(1, 1, 2, 4)
+        >>> AttentionCall(x, x, x).without([(1, 0)]).attend(lens=Lens())[1].dense()[0, 0]
+        tensor([[0.5000, 0.5000],
+                [0.0000, 1.0000]])
+        >>> call = AttentionCall(x, x, x).without([(1, 0)], renormalise=False)
+        >>> call.attend(lens=Lens())[1].dense()[0, 0]
+        tensor([[0.5000, 0.5000],
+                [0.0000, 0.5000]])
+        """
+        cut = without(pairs)
+        h, i, j = self.query.shape[1], self.query.shape[2], self.key.shape[2]
+        if heads is not None:
+            spared = torch.ones(h, 1, 1, dtype=torch.bool)
+            for head in heads:
+                spared[check_whole("head", head, 0, h - 1)] = False
+            cut = cut | blocks(spared, (max(i, 1), max(j, 1)))
+        mask = cut if self.mask is None else as_mask(self.mask) & cut
+        return self._changed(renormalise, mask=mask)
+
+    def scaled(self, factors: Tensor, *, renormalise: bool = True) -> AttentionCall:
+        """The call with its weights multiplied after the softmax.
+
+            weights_ij ← factor_ij · weights_ij        ( / Σ_j, if renormalised)
+
+        Args:
+            factors: at least 0, broadcasts to `b h i j`: `h 1 j` scales what keys give, in linear
+                memory.
+            renormalise: the rows sum to 1 again. Otherwise they sum to what the factors leave.
+
+        >>> import torch
+        >>> x = torch.zeros(1, 1, 2, 4)
+        >>> call = AttentionCall(x, x, x).scaled(torch.tensor([1.0, 3.0]), renormalise=False)
+        >>> call.attend(lens=Lens())[1].dense()[0, 0]
+        tensor([[0.5000, 1.5000],
+                [0.5000, 1.5000]])
+        """
+        check_tensor("factors", factors)
+        if not factors.is_floating_point() or bool((factors < 0).any()):
+            raise OptionError("factors must be a tensor of numbers of at least 0")
+        added = factors.to(torch.float32).log()
+        bias = added if self.bias is None else self.bias + added
+        return self._changed(renormalise, bias=bias)
+
+    def _changed(self, renormalise: bool, **changes: Any) -> AttentionCall:
+        if renormalise:
+            return self.replace(**changes)
+        return self.replace(lse=self.normaliser(), sinks=None, **changes)
 
 
 Interceptor = Callable[[AttentionCall], Tensor]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.bias import CausalBias
 
 from limelight.checks import (
     check_broadcast,
     check_groups,
     check_number,
+    check_plain,
     check_rank,
     check_same_device,
     check_shape,
@@ -18,12 +21,14 @@ from limelight.checks import (
     check_tensor,
     shape_text,
 )
-from limelight.errors import DtypeError, OptionError, ShapeError
+from limelight.errors import DtypeError, OptionError, ShapeError, UnavailableError
 from limelight.ops.attend import attend, autocast, autocast_type
+from limelight.ops.bias import with_causal_bias
 from limelight.ops.calls import AttentionCall, intercepted, run, run_seen
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.band import causal
 from limelight.ops.masks.mask import Mask, as_mask
+from limelight.ops.masks.region import Extent
 
 
 def scaled_dot_product_attention(
@@ -57,7 +62,11 @@ def scaled_dot_product_attention(
     lead, query, key, value = _four_axes(query, key, value, enable_gqa)
     mask = causal(diagonal=0) if is_causal else None
     bias = None
-    if attn_mask is not None:
+    if isinstance(attn_mask, CausalBias):
+        b, h, i, _ = query.shape
+        extent = Extent(b, h, i, key.shape[2])
+        mask = with_causal_bias(mask, attn_mask, extent)
+    elif attn_mask is not None:
         attn_mask = _mask_to_four_axes(attn_mask, lead, query, key)
         if attn_mask.dtype != torch.bool:
             # A half type is autocast's; float32 stays, where the lowest number would become -∞.
@@ -81,7 +90,7 @@ def _four_axes(
     """The output's leading axes, and the three tensors as `b h i d`, `b g j d`, `b g j e`."""
     least = 3 if enable_gqa else 2
     for name, tensor in (("query", query), ("key", key), ("value", value)):
-        check_tensor(name, tensor)
+        check_plain(name, tensor)
         if tensor.ndim < least:
             where = " with enable_gqa=True" if enable_gqa else ""
             found = shape_text(tensor)
@@ -135,7 +144,7 @@ def _mask_to_four_axes(
 
 
 def _check_mask_kind(name: str, mask: Tensor, query: Tensor) -> None:
-    check_tensor(name, mask)
+    check_plain(name, mask)
     check_same_device(name, mask, query, "query")
     if autocast_type(mask) not in (torch.bool, torch.float32, autocast_type(query)):
         raise DtypeError(
@@ -155,13 +164,13 @@ def _usual_numbers(
     return query, key, value if value.shape[-1] else nn.functional.pad(value, (0, 1)), scale
 
 
-def _usual_dropout(name: str, chance: float, value: Tensor) -> tuple[Tensor, float]:
-    """The same call with a chance below 1, as `attend` wants it.
+def _usual_dropout(name: str, probability: float, value: Tensor) -> tuple[Tensor, float]:
+    """The same call with a probability below 1, as `attend` wants it.
 
     Where every weight is dropped, nothing is left of the values.
     """
-    chance = check_number(name, chance, "at least 0 and at most 1", low=0.0, high=1.0)
-    return (value * 0.0, 0.0) if chance == 1 else (value, chance)
+    probability = check_number(name, probability, "at least 0 and at most 1", low=0.0, high=1.0)
+    return (value * 0.0, 0.0) if probability == 1 else (value, probability)
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -181,6 +190,22 @@ class MultiheadAttention(nn.MultiheadAttention):
     >>> torch.allclose(ours(x, x, x)[0], theirs(x, x, x)[0], atol=1e-6)
     True
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # In eval mode `nn.TransformerEncoderLayer` computes a layer of which this is true by itself
+        # and never calls its attention.
+        self._qkv_same_embed_dim = False
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._qkv_same_embed_dim = False
+
+    def __prepare_scriptable__(self) -> NoReturn:
+        raise UnavailableError(
+            "torch.jit.script cannot compile limelight.MultiheadAttention: use torch.compile, "
+            "or torch.nn.MultiheadAttention, which has the same weights"
+        )
 
     def forward(
         self,
@@ -343,12 +368,12 @@ def _attend(
     dropout both come of one call, for the weights are those that it left.
     """
     if not need_weights:
-        seen, chance = _usual_dropout("dropout", dropout, v)
-        return attend(q, k, seen, mask=mask, bias=bias, dropout=chance), None
+        seen, probability = _usual_dropout("dropout", dropout, v)
+        return attend(q, k, seen, mask=mask, bias=bias, dropout=probability), None
     eye = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
     if dropout:
-        both, chance = _usual_dropout("dropout", dropout, torch.cat((v, eye), dim=-1))
-        joint = attend(q, k, both, mask=mask, bias=bias, dropout=chance, impl="reference")
+        both, probability = _usual_dropout("dropout", dropout, torch.cat((v, eye), dim=-1))
+        joint = attend(q, k, both, mask=mask, bias=bias, dropout=probability, impl="reference")
         return joint[..., : v.shape[-1]], joint[..., v.shape[-1] :]
     heads = attend(q, k, v, mask=mask, bias=bias)
     return heads, attend(q, k, eye, mask=mask, bias=bias, impl="reference")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from limelight.ops.masks.region import Region
+
 _WORD = 0xFFFFFFFF
 
 
@@ -25,13 +27,14 @@ def threshold(dropout: float) -> int:
     return min(int(dropout * 4294967296.0), _WORD)
 
 
-def keep(
-    seed: Tensor, dropout: float, b: int, h: int, i: int, j: int, device: torch.device
-) -> Tensor:
-    """The weights that stay: bool `b h i j`."""
+def keep(seed: Tensor, dropout: float, heads: int, region: Region) -> Tensor:
+    """The weights of a region that stay: bool `b h r c`; `heads` is h of the whole call."""
+    device = region.rows.device
     seed = seed.to(device)
+    batch = torch.arange(region.batches.start, region.batches.stop, device=device)
+    head = torch.arange(region.heads.start, region.heads.stop, device=device)
     word = _mix(_mix(seed & _WORD) ^ ((seed >> 32) & _WORD))
-    word = _mix(word ^ torch.arange(b * h, device=device)).view(b, h, 1, 1)
-    word = _mix(word ^ torch.arange(i, device=device)[:, None])
-    word = _mix(word ^ torch.arange(j, device=device))
+    word = _mix(word ^ (batch[:, None] * heads + head))[..., None, None]
+    word = _mix(word ^ region.rows[:, None])
+    word = _mix(word ^ region.keys)
     return word >= threshold(dropout)

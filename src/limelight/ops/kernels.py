@@ -34,16 +34,17 @@ def missing() -> str | None:
 
 
 def eager(*tensors: Tensor | None) -> bool:
-    """Whether a call is plain: no compiler, transform, mode, autocast, subclass or negative bit.
+    """Whether a call is plain: no compiler, tracer, transform, mode, autocast, subclass, lazy sign.
 
     Without tensors: whether the moment is plain.
     """
-    for one in tensors:
-        if one is not None and (type(one) not in _PLAIN or one.is_neg()):
+    if torch.compiler.is_compiling():
+        return False
+    for tensor in tensors:
+        if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_neg()):
             return False
     return (
-        not torch.compiler.is_compiling()
-        and not torch.is_autocast_enabled("cpu")
+        not torch.is_autocast_enabled("cpu")
         and _C._get_tracing_state() is None
         and _C._len_torch_dispatch_stack() == 0
         and _C._len_torch_function_stack() == 0

@@ -7,33 +7,39 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias
 
 from limelight.checks import (
     FLOATING,
     check_broadcast,
     check_groups,
     check_number,
+    check_plain,
     check_positive,
     check_probability,
     check_rank,
     check_same_device,
     check_same_kind,
+    check_shape,
     check_size,
     shape_text,
 )
 from limelight.errors import DtypeError, ShapeError
-from limelight.ops.bias import Alibi
+from limelight.ops.bias import Alibi, with_causal_bias
 from limelight.ops.masks.mask import Mask, as_mask
-from limelight.ops.masks.region import Extent
+from limelight.ops.masks.region import Extent, Region
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """A call whose parts are known to fit one another.
+    """A call whose arguments are known to fit one another.
 
-    weights = dropout(softmax(cap(scale · q·k) + bias − slope·|p_i − j|))
+        scores_ij = cap(scale · q_i·k_j) + bias_ij − slope·|p_i − j|
+        weights = dropout(softmax_j(scores) · share)
 
-    where softmax runs over the keys that the mask allows.
+    where softmax runs over the keys that the mask allows, and a row's share is 1 unless something
+    besides its keys normalises it: exp(own − total), own its log-sum-exp, and total either the
+    `lse` that is given or own with the sink, log(exp(own) + exp(sink)).
     """
 
     query: Tensor
@@ -53,12 +59,57 @@ class Problem:
     dropout: float
     seed: Tensor | None
     """of dropout: one whole number, a tensor so that torch.compile and vmap can draw it"""
+    sinks: Tensor | None = None
+    """h: the score of a key without value, which only draws weight"""
+    lse: Tensor | None = None
+    """b h i: what the rows are normalised by in place of their own log-sum-exp"""
 
     @property
     def extent(self) -> Extent:
         """b, h, i, j"""
         b, h, i, _ = self.query.shape
         return Extent(b, h, i, self.key.shape[2])
+
+    @property
+    def rows_sum_to_one(self) -> bool:
+        """Whether the rows are normalised by their own log-sum-exp and nothing else."""
+        return self.sinks is None and self.lse is None
+
+    @property
+    def trains(self) -> bool:
+        """Whether anyone asks for a gradient."""
+        tensors = (
+            self.query, self.key, self.value, self.bias, self.slopes, self.sinks, self.lse
+        )  # fmt: skip
+        return torch.is_grad_enabled() and any(
+            tensor is not None and tensor.requires_grad for tensor in tensors
+        )
+
+    def share(self, own: Tensor, region: Region | None = None) -> tuple[Tensor, Tensor]:
+        """How much of each row its keys draw, and what normalises it, by its own log-sum-exp.
+
+        Args:
+            own: `b h i`, or those of the region.
+            region: the queries that are meant; all unless given.
+        """
+        total = own
+        if self.lse is not None:
+            lse = self.lse
+            if region is not None:
+                lse = lse[region.batches, region.heads][:, :, region.row_index]
+            total = lse.to(own.dtype)
+        if self.sinks is not None:
+            sinks = self.sinks if region is None else self.sinks[region.heads]
+            total = torch.logaddexp(total, sinks[:, None].to(own.dtype))
+        # A row without keys has −∞ for its own: it stays zero whatever it is normalised by.
+        empty = own == -torch.inf
+        share = torch.exp(own.masked_fill(empty, 0.0) - total.masked_fill(empty, 0.0))
+        return share.masked_fill(empty, 0.0), total
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor in the type that attention is computed in."""
+    return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
 def check_problem(
@@ -71,11 +122,15 @@ def check_problem(
     scale: float | None = None,
     softcap: float | None = None,
     dropout: float = 0.0,
+    sinks: Tensor | None = None,
+    lse: Tensor | None = None,
 ) -> Problem:
     """The call as a Problem, or a LimelightError that names the argument that does not fit."""
-    _check_tensors(query, key, value)
+    query, key, value = _check_tensors(query, key, value)
     b, h, i, d = query.shape
     extent = Extent(b, h, i, key.shape[2])
+    if isinstance(bias, CausalBias):
+        mask, bias = with_causal_bias(mask, bias, extent), None
     if mask is not None:
         mask = as_mask(mask)
         mask.check(extent)
@@ -83,25 +138,29 @@ def check_problem(
             check_same_device("mask", tensor, query, "query")
     slopes = None
     if isinstance(bias, Alibi):
-        bias, slopes = None, _check_slopes(bias.slopes, h, query)
-    elif bias is not None:
+        bias, slopes = bias.added, _check_slopes(bias.slopes, h, query)
+    if bias is not None:
         bias = _check_bias(bias, extent, query)
-    chance = check_probability("dropout", dropout)
+    probability = check_probability("dropout", dropout)
     return Problem(
         query, key, value, mask, bias, slopes,
         scale=_check_scale(scale, d),
         softcap=0.0 if softcap is None else check_positive("softcap", softcap),
-        dropout=chance,
-        seed=torch.randint(1 << 62, ()) if chance else None,
+        dropout=probability,
+        seed=torch.randint(1 << 62, ()) if probability else None,
+        sinks=None if sinks is None else _check_sinks(sinks, h, query),
+        lse=None if lse is None else _check_lse(lse, extent, query),
     )  # fmt: skip
 
 
-def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    checked: list[Tensor] = []
     for name, tensor, letters in (
         ("query", query, "b h i d"),
         ("key", key, "b g j d"),
         ("value", value, "b g j e"),
     ):
+        checked.append(check_plain(name, tensor))
         check_rank(name, tensor, letters)
         if tensor.dtype not in FLOATING:
             kinds = "float32, bfloat16, float16 or float64"
@@ -116,6 +175,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
     if query.shape[3] == 0 or value.shape[3] == 0:
         raise ShapeError("query and value need at least 1 channel (d), found 0")
     check_groups("key", key, query.shape[1])
+    return checked[0], checked[1], checked[2]
 
 
 def _check_slopes(slopes: Tensor, h: int, query: Tensor) -> Tensor:
@@ -129,11 +189,26 @@ def _check_slopes(slopes: Tensor, h: int, query: Tensor) -> Tensor:
 def _check_bias(bias: Tensor, extent: Extent, query: Tensor) -> Tensor:
     if not isinstance(bias, Tensor):
         raise DtypeError(f"bias must be a tensor or alibi(...), found {type(bias).__name__}")
+    bias = check_plain("bias", bias)
     if bias.dtype not in (query.dtype, torch.float32):
         raise DtypeError(f"bias is {bias.dtype}, expected {query.dtype} as query, or float32")
     check_same_device("bias", bias, query, "query")
     check_broadcast("bias", bias, "b h i j", tuple(extent))
     return bias[(None,) * (4 - bias.ndim)]
+
+
+def _check_sinks(sinks: Tensor, h: int, query: Tensor) -> Tensor:
+    sinks = check_plain("sinks", sinks).reshape(-1)
+    check_shape("sinks", sinks, "h", (h,))
+    check_same_device("sinks", sinks, query, "query")
+    return sinks
+
+
+def _check_lse(lse: Tensor, extent: Extent, query: Tensor) -> Tensor:
+    lse = check_plain("lse", lse)
+    check_shape("lse", lse, "b h i", tuple(extent[:3]))
+    check_same_device("lse", lse, query, "query")
+    return lse
 
 
 def _check_scale(scale: float | None, d: int) -> float:

@@ -44,5 +44,5 @@ def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and weight.is_cpu
         and x.is_cpu
         and weight.is_contiguous()
-        and (bias is None or (bias.dtype is torch.float32 and bias.is_contiguous()))
+        and (bias is None or (bias.is_cpu and bias.dtype is torch.float32 and bias.is_contiguous()))
     )

@@ -16,7 +16,7 @@ from limelight.insight.rollout import rolled_out
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
 from limelight.models.loading.pretrained import load
 from limelight.ops.calls import AttentionCall, Interceptor, intercept
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.rng import generator_for
 from limelight.seeing.recording.picks import find_tokens
@@ -129,7 +129,7 @@ def _weights(bench: Bench, place: int, *, valued: bool) -> Tensor:
     for seen in bench.layers:
         rows = seen.rows([place])[0, :, 0].double()
         if valued:
-            assert isinstance(seen.source, Call)
+            assert isinstance(seen.source, Recomputed)
             lengths = seen.source.problem.value[0].norm(dim=-1).double()
             rows = rows * lengths.repeat_interleave(len(rows) // len(lengths), dim=0)
         total += rows.mean(0).cpu()

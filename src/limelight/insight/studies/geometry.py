@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from limelight.insight.studies.study import Curve, Panel, Study, at_least
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.rng import generator_for
 from limelight.seeing.look import look
 
@@ -24,7 +24,7 @@ def run(seed: int = 0) -> Study:
     by_layer: list[float] = []
     heads: list[tuple[float, float, float]] = []
     for seen in recording.layers:
-        assert isinstance(seen.source, Call)
+        assert isinstance(seen.source, Recomputed)
         problem = seen.source.problem
         rows = [
             _head(problem.query[0, h], problem.key[0, h]) for h in range(problem.query.shape[1])

@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from limelight.ops.backends.native_lens import Sweeps, by_rows_only, scaled
+from limelight.ops.backends.protocol import Wanted
 from limelight.ops.kernels import eager, kernels, missing, transform
+from limelight.ops.lens.spec import Lens, Statistics
+from limelight.ops.masks.mask import Lowered
 from limelight.ops.problem import Problem
 
 if kernels is None:
@@ -13,10 +17,13 @@ if kernels is None:
 else:
     from limelight.ops.backends import native_op
 
+NAME = "native"
+REASON = "the fused CPU kernel serves this call"
+
 _KINDS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def obstacle(problem: Problem) -> str | None:
+def why_not(problem: Problem, wanted: Wanted) -> str | None:
     """Why the kernels cannot serve this call, or None."""
     if native_op is None:
         return missing()
@@ -25,20 +32,48 @@ def obstacle(problem: Problem) -> str | None:
         return f"the kernels run on the CPU, the tensors are on {query.device}"
     if query.dtype not in _KINDS:
         return f"the kernels take float32, bfloat16 and float16, the tensors are {query.dtype}"
+    lens = wanted.lens
+    if lens is not None and not problem.rows_sum_to_one and not by_rows_only(lens):
+        return "the kernels pool only weights whose rows sum to 1"
     return transform()
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
-    """The output `b h i e`, and the log-sum-exp `b h i` in float32."""
+    """The output `b h i e`, and what normalises the rows, `b h i` in float32."""
     assert native_op is not None
-    program: tuple[int, ...] = ()
-    tables: tuple[Tensor, ...] = ()
+    return _shared(problem, *native_op.attend(*_arguments(problem)))
+
+
+def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
+    """The same with the statistics of a fitted lens, noted in the sweep that makes the output."""
+    assert native_op is not None
+    sweeps = Sweeps.of(problem.extent, lens, problem.value.detach())
+    output, own = native_op.look(sweeps, *_arguments(problem))
+    statistics = sweeps.statistics(own.detach(), problem.extent)
+    if problem.rows_sum_to_one:
+        return output, statistics
+    output, total = _shared(problem, output, own)
+    share, _ = problem.share(own.detach())
+    return output, scaled(statistics, share.detach(), total.detach())
+
+
+def _arguments(problem: Problem) -> tuple[object, ...]:
+    """What the registered op takes; the mask is lowered here, once a call."""
+    lowered = Lowered((), ())
     if problem.mask is not None:
-        program, tables = problem.mask.lower(problem.extent, problem.query.device)
-    return native_op.attend(
+        lowered = problem.mask.lower(problem.extent, problem.query.device)
+    return (
         problem.query, problem.key, problem.value, problem.bias, problem.slopes, problem.seed,
-        tables, program, problem.scale, problem.softcap, problem.dropout,
+        lowered.tables, lowered.program, problem.scale, problem.softcap, problem.dropout,
     )  # fmt: skip
+
+
+def _shared(problem: Problem, output: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows that sum to 1, made to sum to their share."""
+    if problem.rows_sum_to_one:
+        return output, own
+    share, total = problem.share(own)
+    return output * share[..., None].to(output.dtype), total
 
 
 def quick(
@@ -54,4 +89,9 @@ def quick(
         return None
     if query is None or key is None or value is None:  # the one thing that it cannot be handed
         return None
-    return kernels.quick(query, key, value, program, scale, torch.is_grad_enabled())
+    try:
+        if query.is_neg() or key.is_neg() or value.is_neg():
+            return None
+        return kernels.quick(query, key, value, program, scale, torch.is_grad_enabled())
+    except (RuntimeError, AttributeError):  # sparse, nested, no tensors: the checks say it in words
+        return None

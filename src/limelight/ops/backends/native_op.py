@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from limelight import _kernels
-from limelight.errors import UnavailableError
+from limelight.errors import LimelightError, OptionError, UnavailableError
+from limelight.ops.backends.native_lens import Sweeps
 from limelight.ops.kernels import dense_last, eager, outputs
 
 _COMMON = (
@@ -40,11 +41,23 @@ def forward(
     """Run the kernel."""
     query, key, value = dense_last(query), dense_last(key), dense_last(value)
     out, lse = outputs(query, value)
-    _kernels.forward(
-        query, key, value, bias, None if slopes is None else slopes.contiguous(),
-        tables, program, scale, softcap, dropout, _number(seed), out, lse,
-    )  # fmt: skip
+    try:
+        _kernels.forward(
+            query, key, value, bias, None if slopes is None else slopes.contiguous(),
+            tables, program, scale, softcap, dropout, _number(seed), out, lse,
+        )  # fmt: skip
+    except ValueError as error:
+        raise _in_words(error) from None
     return out, lse
+
+
+def _in_words(error: ValueError) -> LimelightError:
+    """What only the kernel can find, such as traced lengths out of range, is the caller's error."""
+    return (
+        error
+        if isinstance(error, LimelightError)
+        else OptionError(str(error).removeprefix("the mask program is damaged: "))
+    )
 
 
 def _number(seed: Tensor | None) -> int:
@@ -119,10 +132,11 @@ def _five(
     op: Callable[..., tuple[Tensor, ...]],
     grad_out: Tensor | None,
     grad_lse: Tensor | None,
+    needed: Sequence[bool],
 ) -> list[Tensor | None]:
     """The gradients of query, key, value, bias and slopes, None where nobody asks."""
     query, key, value, bias, slopes, seed, out, lse, *tables = ctx.saved_tensors
-    wanted = [bool(needed) for needed in ctx.needs_input_grad[:5]]
+    wanted = [bool(one) for one in needed[:5]]
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     found = op(
@@ -137,7 +151,7 @@ def _five(
 
 def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     return (
-        *_five(ctx, torch.ops.limelight.attend_backward, grad_out, grad_lse),
+        *_five(ctx, torch.ops.limelight.attend_backward, grad_out, grad_lse, ctx.needs_input_grad),
         None,  # the seed
         [None] * (len(ctx.saved_tensors) - 8),  # the tables
         # autograd takes an empty program for an empty list of tensors, and wants such a list back
@@ -149,6 +163,40 @@ def _refuse(_ctx: Any, *_grads: Any) -> tuple[Any, ...]:
     raise UnavailableError(
         "impl='native' has no second-order gradients: use attend(..., impl='reference')"
     )
+
+
+def _sweep(sweeps: Sweeps, *inputs: Any) -> tuple[Tensor, Tensor]:
+    """Run the kernel with a lens, which fills the buffers of the sweeps."""
+    query, key, value, bias, slopes, seed, tables, program, scale, softcap, dropout = inputs
+    query, key, value = dense_last(query), dense_last(key), dense_last(value)
+    out, lse = outputs(query, value)
+    rows = sweeps.rows
+    for pooled in sweeps.pooled or [None]:
+        try:
+            _kernels.lens_forward(
+                query, key, value, bias, None if slopes is None else slopes.contiguous(),
+                tables, program, scale, softcap, dropout, _number(seed), out, lse, rows, pooled,
+            )  # fmt: skip
+        except ValueError as error:
+            raise _in_words(error) from None
+        rows = {}
+    return out, lse
+
+
+class Looked(torch.autograd.Function):
+    """Attention with a lens: the sweep that makes the output is also the one that is noted."""
+
+    @staticmethod
+    def forward(ctx: Any, sweeps: Sweeps, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = _sweep(sweeps, *inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        op = torch.ops.limelight.attend_backward if torch.is_grad_enabled() else backward
+        needed = ctx.needs_input_grad[1:]
+        return (None, *_five(ctx, op, grads[0], grads[1], needed), *[None] * (2 + len(ctx.rest)))
 
 
 class Eager(torch.autograd.Function):
@@ -167,7 +215,10 @@ class Eager(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         # With create_graph=True the registered op is what refuses second-order gradients.
         op = torch.ops.limelight.attend_backward if torch.is_grad_enabled() else backward
-        return (*_five(ctx, op, *grads), *[None] * (2 + len(ctx.rest)))
+        return (
+            *_five(ctx, op, grads[0], grads[1], ctx.needs_input_grad),
+            *[None] * (2 + len(ctx.rest)),
+        )
 
 
 # --- vmap -----------------------------------------------------------------------------------------
@@ -206,6 +257,13 @@ torch.library.register_vmap(
 torch.library.register_vmap(
     "limelight::attend_backward", _one_by_one(torch.ops.limelight.attend_backward), lib=_library
 )
+
+
+def look(sweeps: Sweeps, *call: Any) -> tuple[Tensor, Tensor]:
+    """The output and the log-sum-exp of a plain call, and the statistics in the buffers."""
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call[:6]):
+        return Looked.apply(sweeps, *call)
+    return _sweep(sweeps, *call)
 
 
 def attend(*call: Any) -> tuple[Tensor, Tensor]:

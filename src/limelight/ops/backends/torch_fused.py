@@ -5,27 +5,40 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from limelight.errors import UnavailableError
+from limelight.ops.backends.protocol import Wanted
+from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.masks.band import Band
 from limelight.ops.problem import Problem
+
+NAME = "torch"
+REASON = "PyTorch's fused kernel serves this device"
 
 _CAUSAL = Band(None, 0)
 
 
-def serves(problem: Problem) -> bool:
-    """Whether PyTorch's fused kernels compute this call as we define it.
+def why_not(problem: Problem, wanted: Wanted) -> str | None:
+    """Why PyTorch's fused kernels do not compute this call as we define it, or None.
 
     Only what all of its backends agree on: no mask, or causality with as many queries as keys.
     """
-    extras = problem.softcap or problem.dropout
-    added = problem.bias is not None or problem.slopes is not None
-    causal = problem.mask == _CAUSAL and problem.extent.i == problem.extent.j
-    elsewhere = problem.query.device.type != "cpu"
-    return elsewhere and not extras and not added and (problem.mask is None or causal)
+    if problem.query.device.type == "cpu":
+        return "on the CPU the kernels and their PyTorch form are ours"
+    if wanted.lse or wanted.lens is not None:
+        return "PyTorch's fused kernels give no log-sum-exp and no statistics"
+    if problem.softcap or problem.dropout or not problem.rows_sum_to_one:
+        return "PyTorch's fused kernels know no softcap, no sinks and not our dropout"
+    if problem.bias is not None or problem.slopes is not None:
+        return "PyTorch's fused kernels do not all take a bias"
+    square = problem.extent.i == problem.extent.j
+    if problem.mask is not None and not (problem.mask == _CAUSAL and square):
+        return f"PyTorch's fused kernels do not know {problem.mask.name()}"
+    return None
 
 
-def attend(problem: Problem) -> Tensor:
-    """The output `b h i e` of a call that `serves` accepts."""
-    return scaled_dot_product_attention(
+def attend(problem: Problem) -> tuple[Tensor, None]:
+    """The output `b h i e`."""
+    output = scaled_dot_product_attention(
         problem.query,
         problem.key,
         problem.value,
@@ -33,3 +46,10 @@ def attend(problem: Problem) -> Tensor:
         scale=problem.scale,
         enable_gqa=problem.query.shape[1] != problem.key.shape[1],
     )
+    return output, None
+
+
+def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
+    """Refused: `why_not` says so first."""
+    del problem, lens
+    raise UnavailableError("PyTorch's fused kernels give no statistics")

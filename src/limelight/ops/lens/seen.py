@@ -11,10 +11,11 @@ from torch import Tensor
 
 from limelight.checks import check_rank
 from limelight.errors import OptionError
-from limelight.ops.lens.sources import Call, Dense, Source
+from limelight.ops.backends.tiled import TILE
+from limelight.ops.lens.sources import Recomputed, Source, Stored
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
+from limelight.ops.lens.statistics import statistics_of_weights
 from limelight.ops.lens.tensor_like import TensorLike
-from limelight.ops.lens.tiled import TILE, statistics_of_weights
 from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
 
@@ -32,9 +33,8 @@ class Seen(TensorLike):
     """What a lens saw of one attention call.
 
     The statistics that the lens asked for, exact; asking for one that it did not ask for raises.
-    Any part of the weights is recomputed on demand from the query, the key and the log-sum-exp:
-
-        weights_ij = exp(score_ij − lse_i)
+    Any part of the weights is recomputed on demand from the query and the key, by the formulas of
+    the specification.
 
     A Seen holds on to the call's query, key and value (references without gradient, no copies; do
     not change them in place) unless the lens says `keep=False`. It stands for the dense weights
@@ -59,7 +59,9 @@ class Seen(TensorLike):
     @classmethod
     def of_problem(cls, problem: Problem, lens: Lens, statistics: Statistics) -> Seen:
         """What was seen of a call."""
-        return cls(problem.extent, lens, statistics, Call.keep(problem) if lens.keep else None)
+        return cls(
+            problem.extent, lens, statistics, Recomputed.keep(problem) if lens.keep else None
+        )
 
     @classmethod
     def of_weights(
@@ -73,7 +75,7 @@ class Seen(TensorLike):
         weights = weights.detach()
         lens = lens or Lens()
         found = statistics_of_weights(weights, lens, value)
-        return cls(Extent(*weights.shape), lens, found, Dense(weights) if lens.keep else None)
+        return cls(Extent(*weights.shape), lens, found, Stored(weights) if lens.keep else None)
 
     @property
     def shape(self) -> torch.Size:
@@ -246,7 +248,7 @@ class Seen(TensorLike):
             raise OptionError(
                 "the weights cannot be recomputed: the lens said keep=False (no query, no key)"
             )
-        return self.source.weights(rows, columns, self.lse[:, :, rows])
+        return self.source.weights(rows, columns)
 
     def __repr__(self) -> str:
         b, h, i, j = self.extent

@@ -1,4 +1,4 @@
-"""Where a Seen takes weights from when it is asked for some: a call, dense weights, or parts."""
+"""Where a Seen takes weights from when it is asked for some."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from limelight.ops.backends.reference import normalise
-from limelight.ops.lens.tiled import TILE, scores_at
+from limelight.ops.backends.reference import normalise, scores
+from limelight.ops.backends.tiled import TILE
 from limelight.ops.masks.region import Region, part_of_table
 from limelight.ops.problem import Problem
 
@@ -18,8 +18,8 @@ from limelight.ops.problem import Problem
 class Source(Protocol):
     """Gives any part of the weights of one call."""
 
-    def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
-        """The weights of some queries on a run of keys: `b h r c`; `lse` is `b h r`."""
+    def weights(self, rows: Tensor, columns: range) -> Tensor:
+        """The weights of some queries on a run of keys: `b h r c`."""
         ...
 
     def part(self, heads: list[int] | None = None, row: int | None = None) -> Source:
@@ -28,105 +28,119 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    """Weights recomputed from query and key: exp(score_ij − lse_i).
+class Recomputed:
+    """Weights recomputed from query and key, by the formulas of the specification.
 
-    Each row is divided by the sum of its own scores as recomputed: the lse of another arithmetic
+    Each row is normalised by its own scores as recomputed: a log-sum-exp of another arithmetic
     would be off by the rounding of the scores, which grows with them.
     """
 
     problem: Problem
 
     @classmethod
-    def keep(cls, problem: Problem) -> Call:
+    def keep(cls, problem: Problem) -> Recomputed:
         """References to the call's tensors, without their gradients and without copies."""
-        bias = problem.bias
-        return cls(
-            replace(
-                problem,
-                query=problem.query.detach(),
-                key=problem.key.detach(),
-                value=problem.value.detach(),
-                bias=None if bias is None else bias.detach(),
+        tensors = {
+            name: None if tensor is None else tensor.detach()
+            for name, tensor in (
+                ("query", problem.query),
+                ("key", problem.key),
+                ("value", problem.value),
+                ("bias", problem.bias),
+                ("slopes", problem.slopes),
+                ("sinks", problem.sinks),
+                ("lse", problem.lse),
             )
-        )
+        }
+        return cls(replace(problem, **tensors))
 
-    def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
+    def weights(self, rows: Tensor, columns: range) -> Tensor:
         with torch.no_grad():
-            scores = self._scores(rows, columns)
+            region = self._region(rows, columns)
+            masked = scores(self.problem, region)
             if len(columns) == self.problem.extent.j:
-                weights, own = normalise(scores)
+                weights, own = normalise(masked)
             else:
-                own = self._log_sum(rows)
-                weights = torch.exp(scores - own.masked_fill(own == -torch.inf, 0.0)[..., None])
-            return weights * _share(own, lse)[..., None]
+                highest, total = self._row_sums(rows)
+                weights = torch.exp(masked - highest[..., None]) / total[..., None]
+                weights = weights.masked_fill((total == 0)[..., None], 0.0)
+                own = torch.where(total == 0, -torch.inf, highest + total.log())
+            if self.problem.rows_sum_to_one:
+                return weights
+            share, _ = self.problem.share(own, region)
+            return weights * share[..., None]
 
-    def _scores(self, rows: Tensor, columns: range) -> Tensor:
+    def _region(self, rows: Tensor, columns: range) -> Region:
         b, h, _, _ = extent = self.problem.extent
         keys = slice(columns.start, columns.stop)
-        whole = slice(0, b), slice(0, h)
-        region = Region.at(extent, *whole, rows, keys, rows.device)
-        return scores_at(self.problem, region)
+        return Region.at(extent, slice(0, b), slice(0, h), rows, keys, rows.device)
 
-    def _log_sum(self, rows: Tensor) -> Tensor:
-        """The log-sum-exp over all keys, some keys at a time: `b h r`."""
+    def _row_sums(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The row max m (0 in a row without keys) and Σ_j exp(s_j − m): both `b h r`.
+
+        The two are kept apart: in the log-sum-exp of large scores the sum would be lost.
+        """
         b, h, _, j = self.problem.extent
         step = max(1, TILE // max(1, b * h * len(rows)))
-        runs = (range(start, min(start + step, j)) for start in range(0, j, step))
-        found = [torch.logsumexp(self._scores(rows, run), -1) for run in runs]
-        return torch.stack(found).logsumexp(0)
+        highest = torch.full((b, h, len(rows)), -torch.inf, device=rows.device)
+        total: Tensor | None = None
+        for start in range(0, j, step):
+            run = range(start, min(start + step, j))
+            masked = scores(self.problem, self._region(rows, run))
+            before, highest = highest, torch.maximum(highest.to(masked.dtype), masked.amax(-1))
+            base = highest.masked_fill(highest == -torch.inf, 0.0)
+            added = torch.exp(masked - base[..., None]).sum(-1)
+            total = added if total is None else total * torch.exp(before - base) + added
+        if total is None:
+            return torch.zeros_like(highest), torch.zeros_like(highest)
+        return highest.masked_fill(highest == -torch.inf, 0.0), total
 
-    def part(self, heads: list[int] | None = None, row: int | None = None) -> Call:
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> Recomputed:
         problem = self.problem
-        query, key, value, slopes = problem.query, problem.key, problem.value, problem.slopes
+        query, key, value = problem.query, problem.key, problem.value
+        slopes, sinks, lse = problem.slopes, problem.sinks, problem.lse
         if heads is not None:
             group = query.shape[1] // key.shape[1]
             owners = [head // group for head in heads]
             query, key, value = query[:, heads], key[:, owners], value[:, owners]
             slopes = None if slopes is None else slopes[heads]
+            sinks = None if sinks is None else sinks[heads]
+            lse = None if lse is None else lse[:, heads]
         if row is not None:
-            query, key, value = (one[row : row + 1] for one in (query, key, value))
+            query, key, value = (tensor[row : row + 1] for tensor in (query, key, value))
+            lse = None if lse is None else lse[row : row + 1]
         bias, mask = problem.bias, problem.mask
-        return Call(
+        return Recomputed(
             replace(
                 problem,
                 query=query,
                 key=key,
                 value=value,
                 slopes=slopes,
+                sinks=sinks,
+                lse=lse,
                 bias=None if bias is None else part_of_table(bias, heads=heads, row=row),
                 mask=None if mask is None else mask.part(heads=heads, row=row),
             )
         )
 
 
-def _share(own: Tensor, lse: Tensor) -> Tensor:
-    """How much of each row its keys draw: less than all where an attention sink is in `lse`.
-
-    Both sums come from scores that were rounded in their own ways: what such rounding can make of
-    them is no sink, and would show in weights that are exact otherwise.
-    """
-    rounding = 64 * torch.finfo(lse.dtype).eps * (1 + lse.abs())
-    missing = (lse - own).nan_to_num(0.0, 0.0, 0.0)
-    return torch.where(missing > rounding, torch.exp(-missing), 1.0)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Dense:
+class Stored:
     """The weights themselves: `b h i j`."""
 
     tensor: Tensor
 
-    def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
+    def weights(self, rows: Tensor, columns: range) -> Tensor:
         return self.tensor[:, :, rows, columns.start : columns.stop]
 
-    def part(self, heads: list[int] | None = None, row: int | None = None) -> Dense:
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> Stored:
         tensor = self.tensor if heads is None else self.tensor[:, heads]
-        return Dense(tensor if row is None else tensor[row : row + 1])
+        return Stored(tensor if row is None else tensor[row : row + 1])
 
 
-class Part(NamedTuple):
-    """One of the calls of `Parts`."""
+class Segment(NamedTuple):
+    """One of the calls of `Joined`."""
 
     queries: int
     first_key: int
@@ -136,29 +150,34 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parts:
+class Joined:
     """Calls one after the other, such as a prompt and the tokens generated after it.
 
-    The queries of each part follow those of the part before; each sees a run of the same keys.
+    The queries of each segment follow those of the one before; each sees a run of the same keys.
     """
 
-    parts: tuple[Part, ...]
+    segments: tuple[Segment, ...]
 
-    def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
-        result = lse.new_zeros(*lse.shape, len(columns))
+    def weights(self, rows: Tensor, columns: range) -> Tensor:
+        result: Tensor | None = None
         first = 0
-        for part in self.parts:
-            here = ((rows >= first) & (rows < first + part.queries)).nonzero()[:, 0]
-            start = max(columns.start, part.first_key)
-            stop = max(start, min(columns.stop, part.first_key + part.keys))
-            if len(here) and stop > start:
-                own = range(start - part.first_key, stop - part.first_key)
-                found = part.source.weights(rows[here] - first, own, lse[:, :, here])
-                result[:, :, here, start - columns.start : stop - columns.start] = found
-            first += part.queries
+        for segment in self.segments:
+            here = ((rows >= first) & (rows < first + segment.queries)).nonzero()[:, 0]
+            start = max(columns.start, segment.first_key)
+            stop = max(start, min(columns.stop, segment.first_key + segment.keys))
+            own = range(start - segment.first_key, stop - segment.first_key)
+            if result is None or (len(here) and stop > start):
+                weights = segment.source.weights(rows[here] - first, own)
+                if result is None:
+                    result = weights.new_zeros(*weights.shape[:2], len(rows), len(columns))
+                result[:, :, here, start - columns.start : stop - columns.start] = weights
+            first += segment.queries
+        assert result is not None  # a joined call has segments
         return result
 
-    def part(self, heads: list[int] | None = None, row: int | None = None) -> Parts:
-        return Parts(
-            tuple(one._replace(source=one.source.part(heads=heads, row=row)) for one in self.parts)
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> Joined:
+        segments = (
+            segment._replace(source=segment.source.part(heads=heads, row=row))
+            for segment in self.segments
         )
+        return Joined(tuple(segments))

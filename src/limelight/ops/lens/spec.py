@@ -7,9 +7,9 @@ sequence. The weights are those before dropout, for dropout is noise added to th
 
 What an implementation gives back
 ---------------------------------
-An implementation is a function `look(problem, fitted lens) -> (out, Statistics)`: `lens_tiled.look`
-in PyTorch on any device, `lens_native.look` in the kernels. With w = weights, s = scores (what
-softmax takes: scale, softcap, bias, slopes applied; −∞ where masked) and p_i = i + J − I:
+`attend_with_statistics(problem, fitted lens) -> (out, Statistics)` of a backend. With w = weights,
+s = scores (what softmax takes: scale, softcap, bias, slopes applied; −∞ where masked) and
+p_i = i + J − I:
 
     always      lse          b h i     log Σ_j exp s_ij; −∞ in a row that may attend to nothing
                 max_score    b h i     max_j s_ij; −∞ in such a row
@@ -30,9 +30,8 @@ softmax takes: scale, softcap, bias, slopes applied; −∞ where masked) and p_
 Cells are disjoint and cover everything: row i lies in cell ⌊i·R/I⌋, so cell r starts at row
 ⌈r·I/R⌉; columns alike. R and C are at most I and J, and at least 1 (`Lens.fit` has seen to it); a
 map of no rows or no columns is zeros. All of float type are in the working type: float64 for
-float64 input, float32 for all others; nothing carries a gradient, nor does the implementation's
-`out`: where a gradient or dropout is wanted, `attend` takes the output from its plain run. Sizes of
-zero give tensors of those sizes.
+float64 input, float32 for all others; the statistics carry no gradient. Sizes of zero give
+tensors of those sizes.
 """
 
 from __future__ import annotations
@@ -119,6 +118,7 @@ class Lens:
         return replace(
             self,
             columns=columns,
+            band=None if self.band is None else min(self.band, extent.i + extent.j),
             map=_fit_cells(self.map, extent),
             value_map=_fit_cells(self.value_map, extent),
         )

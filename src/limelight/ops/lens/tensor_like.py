@@ -132,6 +132,23 @@ OPERATORS = tuple(
 )
 """What Python calls the operators of a tensor."""
 
+
+def _compare(name: str) -> Callable[..., Any]:
+    """By element against tensors and arrays; against anything else, who it is.
+
+    So `seen in [...]` finds a Seen, as its hash does, where a tensor's == would have no truth.
+    """
+    by_element = _forward(name)
+
+    def operator(self: TensorLike, other: Any) -> Any:
+        if isinstance(other, Tensor) or type(other).__module__ == "numpy":
+            return by_element(self, other)
+        return (self is other) == (name == "__eq__")
+
+    return operator
+
+
 # Python looks operators up on the class, so `__getattr__` does not see them.
 for _name in OPERATORS:
-    setattr(TensorLike, _name, _forward(_name))
+    made = _compare(_name) if _name in ("__eq__", "__ne__") else _forward(_name)
+    setattr(TensorLike, _name, made)

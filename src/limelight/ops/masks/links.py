@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,7 +49,8 @@ def without(pairs: Iterable[Sequence[int]] | Tensor) -> Mask:
         (check_whole("query of a pair", i, 0, _MOST), check_whole("key of a pair", j, 0, _MOST))
         for i, j in links
     }
-    return Without(torch.tensor(sorted(checked), dtype=torch.int64).view(-1, 2))
+    needed = max((0, *[i + 1 for i, _ in checked])), max((0, *[j + 1 for _, j in checked]))
+    return Without(torch.tensor(sorted(checked), dtype=torch.int64).view(-1, 2), needed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +59,8 @@ class Without(Mask, kind="without"):
 
     pairs: Tensor
     """count 2, int64: (query, key), sorted and without repetition"""
-    needed: tuple[int, int] = field(init=False, repr=False)
+    needed: tuple[int, int]
     """the fewest queries and keys that have these links"""
-
-    def __post_init__(self) -> None:
-        needed = (self.pairs.amax(0) + 1).tolist() if len(self.pairs) else (0, 0)
-        object.__setattr__(self, "needed", tuple(needed))
 
     def check(self, extent: Extent) -> None:
         if self.needed[0] > extent.i or self.needed[1] > extent.j:

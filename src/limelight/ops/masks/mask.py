@@ -263,7 +263,7 @@ def check_depth(*inner: Mask) -> int:
     Many are held by a tree of little depth.
     """
     tree = max(len(inner) - 1, 1).bit_length()
-    depth = tree + max((mask.depth for mask in inner), default=0)
+    depth = tree + max(0, *[mask.depth for mask in inner], 0)  # so written, torch.compile traces it
     if depth > DEPTH:
         raise OptionError(f"masks may nest at most {DEPTH} levels deep, found {depth}")
     return depth

@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.errors import ShapeError, UnavailableError
 from limelight.ops.calls import AttentionCall
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Call, Part, Parts
+from limelight.ops.lens.sources import Joined, Recomputed, Segment
 from limelight.ops.lens.spec import Lens, Links, Statistics
 from limelight.ops.problem import Problem
 
@@ -91,13 +91,13 @@ def _join_received(pieces: Sequence[Piece], keys: int) -> Tensor | None:
     return total
 
 
-def _join_sources(pieces: Sequence[Piece]) -> Parts | None:
-    parts: list[Part] = []
+def _join_sources(pieces: Sequence[Piece]) -> Joined | None:
+    parts: list[Segment] = []
     for seen, first in pieces:
         if seen.source is None:
             return None
-        parts.append(Part(seen.extent.i, first, seen.extent.j, seen.source))
-    return Parts(tuple(parts))
+        parts.append(Segment(seen.extent.i, first, seen.extent.j, seen.source))
+    return Joined(tuple(parts))
 
 
 def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
@@ -107,7 +107,7 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
     A mask is a rule of positions, so under one the queries and the keys must be the last ones.
     """
     source = seen.source
-    if not isinstance(source, Call):
+    if not isinstance(source, Recomputed):
         raise UnavailableError("only what was computed from queries and keys can be cut out")
     problem, (_, _, i, j) = source.problem, seen.extent
     if problem.slopes is not None or problem.bias is not None:
@@ -120,6 +120,8 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
         query=problem.query[:, :, run],
         key=problem.key[:, :, columns],
         value=problem.value[:, :, columns],
+        lse=seen.lse[:, :, run] if len(keys) < j or problem.lse is not None else None,
+        sinks=problem.sinks if len(keys) == j else None,
     )
     old, lse = seen.statistics, seen.lse[:, :, run]
 
@@ -135,7 +137,7 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
         received=None if old.received is None else _received(part, lse if len(keys) < j else None),
     )
     extent = seen.extent._replace(i=len(rows), j=len(keys))
-    return Seen(extent, seen.lens, statistics, Call(part))
+    return Seen(extent, seen.lens, statistics, Recomputed(part))
 
 
 def _cut_links(links: Links, run: slice, keys: range) -> Links:
@@ -169,7 +171,11 @@ def without_keys(before: Piece, after: Piece) -> Piece:
     """
     covered = before.first_key >= after.first_key and before.last_key <= after.last_key
     source = before.seen.source
-    if not covered or not isinstance(source, Call) or not isinstance(after.seen.source, Call):
+    if (
+        not covered
+        or not isinstance(source, Recomputed)
+        or not isinstance(after.seen.source, Recomputed)
+    ):
         return before
     none = source.problem.key.new_empty(0)
     return _with_source(before, key=none, value=none)
@@ -180,7 +186,11 @@ def with_keys(pieces: Sequence[Piece]) -> list[Piece]:
     whole = list(pieces)
     for index in range(len(whole) - 2, -1, -1):
         before, after = whole[index].seen.source, whole[index + 1].seen.source
-        if isinstance(before, Call) and isinstance(after, Call) and before.problem.key.ndim == 1:
+        if (
+            isinstance(before, Recomputed)
+            and isinstance(after, Recomputed)
+            and before.problem.key.ndim == 1
+        ):
             start = whole[index].first_key - whole[index + 1].first_key
             run = slice(start, start + whole[index].seen.extent.j)
             key, value = after.problem.key[:, :, run], after.problem.value[:, :, run]
@@ -189,9 +199,9 @@ def with_keys(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _with_source(piece: Piece, *, key: Tensor, value: Tensor) -> Piece:
-    assert isinstance(piece.seen.source, Call)
+    assert isinstance(piece.seen.source, Recomputed)
     problem = replace(piece.seen.source.problem, key=key, value=value)
-    return piece._replace(seen=replace(piece.seen, source=Call(problem)))
+    return piece._replace(seen=replace(piece.seen, source=Recomputed(problem)))
 
 
 def own_keys(piece: Piece) -> Piece:
@@ -201,7 +211,7 @@ def own_keys(piece: Piece) -> Piece:
     written in place shows by its version; inference tensors have none, and are copied to be safe.
     """
     source = piece.seen.source
-    if not isinstance(source, Call):
+    if not isinstance(source, Recomputed):
         return piece
     key, value = source.problem.key, source.problem.value
     if not key.is_inference() and not value.is_inference() and not key._version + value._version:

@@ -20,7 +20,7 @@ from torch import Tensor
 from limelight.errors import FileError, LimelightError
 from limelight.files import writing
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Call, Dense, Source
+from limelight.ops.lens.sources import Recomputed, Source, Stored
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
 from limelight.ops.masks.mask import mask_from_json
 from limelight.ops.masks.region import Extent
@@ -215,11 +215,11 @@ def _put_seen(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str, 
 def _put_source(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
     if seen.source is None:
         return None
-    if not isinstance(seen.source, Call):
+    if not isinstance(seen.source, Recomputed):
         tensors[f"{prefix}.weights"] = seen.dense()
         return {"kind": "weights"}
     problem = seen.source.problem
-    for name in ("query", "key", "value", "bias", "slopes"):
+    for name in ("query", "key", "value", "bias", "slopes", "sinks", "lse"):
         tensor = getattr(problem, name)
         if tensor is not None:
             tensors[f"{prefix}.{name}"] = tensor
@@ -260,7 +260,7 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         weights = tensors[f"{prefix}.weights"]
         if weights.shape != extent:
             raise FileError(f"weights have shape {tuple(weights.shape)}, expected {extent}")
-        return Dense(weights)
+        return Stored(weights)
     mask = stored["mask"]
     problem = Problem(
         query=tensors[f"{prefix}.query"],
@@ -273,9 +273,11 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         softcap=float(stored["softcap"]),
         dropout=0.0,
         seed=None,
+        sinks=tensors.get(f"{prefix}.sinks"),
+        lse=tensors.get(f"{prefix}.lse"),
     )
     if problem.extent != extent:
         raise FileError(f"query and key are of {tuple(problem.extent)}, expected {tuple(extent)}")
     if problem.mask is not None:
         problem.mask.check(extent)
-    return Call(problem)
+    return Recomputed(problem)

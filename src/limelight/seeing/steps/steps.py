@@ -13,7 +13,7 @@ from limelight.errors import OptionError
 from limelight.layers.attention import Attention
 from limelight.layers.rotary import Rotation
 from limelight.ops.bias import Alibi
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.masks.mask import Mask
 from limelight.ops.problem import check_problem
 from limelight.seeing.recording.picks import Pick, find_tokens
@@ -145,7 +145,7 @@ def steps(
 def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
     """The steps of a recorded head, as far as the recording kept what they are told from."""
     seen, position = recording.seen(layer), recording.head_position(head)
-    if not isinstance(seen.source, Call):
+    if not isinstance(seen.source, Recomputed):
         raise OptionError(
             "the steps need a call's query, key and value, which this recording does not hold"
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Call, Source
+from limelight.ops.lens.sources import Recomputed, Source
 from limelight.ops.lens.spec import Links, Pooled, Statistics
 from limelight.seeing.recording.join import Piece
 
@@ -27,8 +27,8 @@ def origins(before: Piece, after: Piece) -> Tensor | None:
     if before.seen.extent[:2] != after.seen.extent[:2]:
         return None
     one, two = before.seen.source, after.seen.source
-    assert isinstance(one, Call)
-    assert isinstance(two, Call)
+    assert isinstance(one, Recomputed)
+    assert isinstance(two, Recomputed)
     start = max(before.first_key, after.first_key)
     stop = min(before.last_key, after.last_key)
     if stop <= start:
@@ -88,9 +88,8 @@ class Rows:
 
     sources: tuple[Source, ...]
 
-    def weights(self, rows: Tensor, columns: range, lse: Tensor) -> Tensor:
-        found = zip(self.sources, lse.split(1), strict=True)
-        return torch.cat([source.weights(rows, columns, own) for source, own in found])
+    def weights(self, rows: Tensor, columns: range) -> Tensor:
+        return torch.cat([source.weights(rows, columns) for source in self.sources])
 
     def part(self, heads: list[int] | None = None, row: int | None = None) -> Source:
         if row is not None:

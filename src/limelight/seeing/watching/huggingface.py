@@ -209,13 +209,10 @@ def _compiled(call: AttentionCall, weights_asked: bool) -> tuple[Tensor, Tensor 
     problem = check_problem(
         call.query, call.key, call.value,
         mask=call.mask, bias=call.bias, scale=call.scale, softcap=call.softcap,
-        dropout=call.dropout,
+        dropout=call.dropout, sinks=call.sinks,
     )  # fmt: skip
-    out, lse = run(problem, "auto")
-    if call.sinks is not None:
-        total = torch.logaddexp(lse, call.sinks.reshape(-1)[:, None].to(lse.dtype))
-        out, lse = out * torch.exp(lse - total)[..., None].to(out.dtype), total
-    return _as_expected(out), _dense_weights(problem, lse) if weights_asked else None
+    out, _ = run(problem)
+    return _as_expected(out), _dense_weights(problem) if weights_asked else None
 
 
 def _as_expected(out: Tensor) -> Tensor:
@@ -228,10 +225,10 @@ def _configured(module: nn.Module, name: str) -> bool:
 
 
 @torch.no_grad()
-def _dense_weights(problem: Problem, lse: Tensor) -> Tensor:
+def _dense_weights(problem: Problem) -> Tensor:
     """All weights as one tensor, without gradient as those of a `Seen` are: `b h i j`."""
-    base = torch.where(lse == float("-inf"), 0.0, lse)
-    return torch.exp(reference.scores(problem) - base[..., None])
+    weights, own = reference.normalise(reference.scores(problem))
+    return weights * problem.share(own)[0][..., None]
 
 
 def _mask_and_bias(

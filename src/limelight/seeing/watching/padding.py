@@ -8,9 +8,9 @@ from operator import and_
 
 from torch import Tensor
 
-from limelight.ops.lens.sources import Call
+from limelight.ops.backends import tiled
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Links, Statistics
-from limelight.ops.lens.tiled import statistics
 from limelight.ops.masks.band import Band
 from limelight.ops.masks.combine import And
 from limelight.ops.masks.dense import Dense
@@ -43,11 +43,11 @@ def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
     own = range(first, max(first, min(seen.extent.j, keys.stop - piece.first_key)))
     extent = seen.extent._replace(i=len(rows), j=len(own))
     place = max(piece.first_key - keys.start, 0)
-    if isinstance(seen.source, Call):
+    if isinstance(seen.source, Recomputed):
         problem = _part(seen.source.problem, rows, own)
-        lse = seen.lse[:, :, rows.start : rows.stop]
-        noted = statistics(problem, seen.lens, lse)
-        return Piece(replace(seen, extent=extent, statistics=noted, source=Call(problem)), place)
+        _, noted = tiled.attend_with_statistics(problem, seen.lens.fit(extent))
+        source = Recomputed(problem)
+        return Piece(replace(seen, extent=extent, statistics=noted, source=source), place)
     noted = seen.statistics
 
     def cut(part: Tensor | None) -> Tensor | None:
@@ -73,9 +73,10 @@ def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
 
 
 def _part(problem: Problem, rows: range, keys: range) -> Problem:
-    bias = problem.bias
+    bias, lse = problem.bias, problem.lse
     return replace(
         problem,
+        lse=None if lse is None else lse[:, :, rows.start : rows.stop],
         query=problem.query[:, :, rows.start : rows.stop],
         key=problem.key[:, :, keys.start : keys.stop],
         value=problem.value[:, :, keys.start : keys.stop],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from limelight.errors import OptionError
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.join import (
     Piece,
     own_keys,
@@ -144,7 +144,7 @@ class Stack:
 def _origins(before: Step, after: Step, *, cross: bool) -> Tensor | None:
     """What `after` goes on from: the cache of the call before, or the next token of a target."""
     one, two = before.piece, after.piece
-    if not isinstance(one.seen.source, Call) or not isinstance(two.seen.source, Call):
+    if not isinstance(one.seen.source, Recomputed) or not isinstance(two.seen.source, Recomputed):
         return None  # weights from elsewhere have no keys to tell it by
     if cross:
         follows = before.turn == after.turn and one.last_key == two.last_key

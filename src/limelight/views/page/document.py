@@ -59,7 +59,7 @@ from limelight.insight.salience import (
     summary,
 )
 from limelight.labels import visible
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.problem import Problem
 from limelight.seeing.recording.recording import Link, Recording
 from limelight.seeing.recording.tokens import Token, words
@@ -187,7 +187,7 @@ def _whole(recording: Recording, layer: int, head: int, detail: Detail) -> dict[
     if not _single(recording.queries) or not _single(recording.tokens):
         merged = packed_weights(word_weights(recording, weights), fine=detail.fine)
     seen, position = recording.seen(layer), recording.head_position(head)
-    known = isinstance(seen.source, Call) and detail.fine
+    known = isinstance(seen.source, Recomputed) and detail.fine
     return {
         "weights": packed_weights(weights, fine=detail.fine),
         "merged": merged,
@@ -352,7 +352,7 @@ def _tight(firsts: Sequence[Token], lasts: Sequence[Token]) -> list[bool]:
 def _problem(recording: Recording, layer: int) -> Problem | None:
     """The call that a layer's weights come from, where they come from one."""
     source = recording.seen(layer).source
-    return source.problem if isinstance(source, Call) else None
+    return source.problem if isinstance(source, Recomputed) else None
 
 
 def _channel_count(recording: Recording) -> int:

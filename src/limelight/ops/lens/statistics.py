@@ -1,40 +1,16 @@
-"""The lens in PyTorch: whole rows of weights, a few at a time, on any device and in any precision.
-
-A tile holds some queries against all keys, so each row's softmax is complete at once and every
-statistic is its plain formula. Memory is a tile of about `TILE` weights, whatever the length.
-"""
+"""The statistics of a lens, from whole rows of weights: each is its plain formula."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from limelight.errors import OptionError
-from limelight.ops.backends.reference import mix, normalise, wide
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
 from limelight.ops.masks.region import Extent, Region
-from limelight.ops.problem import Problem
-
-TILE = 1 << 21
-"""Weights in a tile: 8 MB in float32, work enough to hide Python, little enough for any machine."""
-
-
-def look(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
-    """The output `b h i e` (without dropout), and what a fitted lens sees of the weights."""
-    out = problem.query.new_empty(*problem.query.shape[:3], problem.value.shape[3])
-    return out, _sweep(problem, lens, out)
-
-
-def statistics(problem: Problem, lens: Lens, lse: Tensor | None = None) -> Statistics:
-    """What the lens asks for, where the output comes from elsewhere.
-
-    With `lse` (`b h i`) the weights are exp(score − lse): more than the rows' own log-sum-exp where
-    something besides the keys draws weight (an attention sink).
-    """
-    return _sweep(problem, lens.fit(problem.extent), None, lse)
+from limelight.ops.problem import wide
 
 
 def statistics_of_weights(weights: Tensor, lens: Lens, value: Tensor | None = None) -> Statistics:
@@ -46,66 +22,17 @@ def statistics_of_weights(weights: Tensor, lens: Lens, value: Tensor | None = No
     extent = Extent(*weights.shape)
     if value is None and (lens.value_top or lens.value_map):
         raise OptionError(f"{lens} weighs by values, but no value was given")
-    region = next(_regions(extent, 1, weights.numel(), weights.device))
     scores = weights.log()
-    lse = torch.logsumexp(scores, -1)
-    norms = None if value is None else _head_norms(_norms(value), extent.h)
-    sheet = _Sheet(lens.fit(extent), extent)
-    sheet.add(_Tile(region, scores, weights, lse, norms))
-    return sheet.statistics()
-
-
-def scores_at(problem: Problem, region: Region) -> Tensor:
-    """What softmax takes, at some queries and keys only: `b h r c`. See `reference.scores`."""
-    group = problem.query.shape[1] // max(problem.key.shape[1], 1)
-    query = wide(problem.query[region.batches, region.heads][:, :, region.row_index])
-    keys = problem.key[region.batches, _groups(region, group)]
-    keys = wide(keys[:, :, region.key_index])
-    b, h, r, d = query.shape
-    # The heads of a group are stacked into one tall matrix, so that grouped keys are not copied.
-    scores = query.reshape(b, keys.shape[1], group * r, d) @ keys.mT
-    scores = scores.view(b, h, r, keys.shape[2]) * problem.scale
-    if problem.softcap:
-        scores = problem.softcap * torch.tanh(scores / problem.softcap)
-    if problem.bias is not None:
-        scores = scores + region.cut(problem.bias).to(scores.dtype)
-    if problem.slopes is not None:
-        slopes = problem.slopes[region.heads].to(scores.dtype)
-        scores = scores - slopes[:, None, None] * region.behind.abs()
-    if problem.mask is not None:
-        scores = scores.masked_fill(~problem.mask.allowed(region), float("-inf"))
-    return scores
-
-
-def _sweep(
-    problem: Problem, lens: Lens, out: Tensor | None, given: Tensor | None = None
-) -> Statistics:
-    extent = problem.extent
-    group = extent.h // max(problem.key.shape[1], 1)
-    norms = _norms(problem.value) if lens.value_top or lens.value_map else None
-    sheet = _Sheet(lens, extent)
-    with torch.no_grad():
-        for region in _regions(extent, max(group, 1), TILE, problem.query.device):
-            scores = scores_at(problem, region)
-            weights, lse = normalise(scores)
-            if given is not None:
-                lse = given[region.batches, region.heads, region.rows]
-                weights = torch.exp(scores - lse[..., None])
-            heads = _groups(region, group)
-            if out is not None:
-                may = None if problem.mask is None else problem.mask.allowed(region)
-                mixed = mix(weights, wide(problem.value[region.batches, heads]), may)
-                out[region.batches, region.heads, region.rows] = mixed.to(out.dtype)
-            own = None
-            if norms is not None:
-                own = _head_norms(norms[region.batches, heads], weights.shape[1])
-            sheet.add(_Tile(region, scores, weights, lse, own))
-    return sheet.statistics()
+    norms = None if value is None else by_head(norms_of(value), extent.h)
+    collector = Collector(lens.fit(extent), extent)
+    region = Region.whole(extent, weights.device)
+    collector.add(Tile(region, scores, weights, torch.logsumexp(scores, -1), norms))
+    return collector.statistics()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Tile:
-    """Whole rows: everything about some queries and all keys."""
+class Tile:
+    """Whole rows: everything about some queries and all keys. Nothing carries a gradient."""
 
     region: Region
     scores: Tensor
@@ -121,8 +48,8 @@ class _Tile:
         return self.weights * self.norms
 
 
-class _Sheet:
-    """Collects the statistics of all tiles."""
+class Collector:
+    """Gathers the statistics of all tiles."""
 
     def __init__(self, lens: Lens, extent: Extent) -> None:
         self.lens, self.extent = lens, extent
@@ -131,7 +58,8 @@ class _Sheet:
         self.map = None if lens.map is None else _Pool(lens.map, extent)
         self.value_map = None if lens.value_map is None else _Pool(lens.value_map, extent)
 
-    def add(self, tile: _Tile) -> None:
+    def add(self, tile: Tile) -> None:
+        """Note what the lens asks of a tile."""
         region = tile.region
         for name, part in _row_statistics(tile, self.lens).items():
             if name not in self.rows:
@@ -148,6 +76,7 @@ class _Sheet:
             self.value_map.add(region, tile.carried)
 
     def statistics(self) -> Statistics:
+        """What was noted of all tiles."""
         rows, lens = self.rows, self.lens
         return Statistics(
             lse=rows["lse"],
@@ -164,28 +93,27 @@ class _Sheet:
         )
 
 
-def _row_statistics(tile: _Tile, lens: Lens) -> dict[str, Tensor]:
+def _row_statistics(tile: Tile, lens: Lens) -> dict[str, Tensor]:
     """Each is `b h r`, or `b h r k` for links and columns."""
     weights, scores = tile.weights, tile.scores
     # There is no greatest of no keys; the log-sum-exp is −∞ there, as the maximum should be.
-    found = {"lse": tile.lse, "max_score": scores.amax(-1) if scores.shape[-1] else tile.lse}
+    noted = {"lse": tile.lse, "max_score": scores.amax(-1) if scores.shape[-1] else tile.lse}
     if lens.top:
-        found["top"], found["top_indices"] = _strongest(weights, lens.top)
+        noted["top"], noted["top_indices"] = _strongest(weights, lens.top)
     if lens.entropy:
-        # Σ w·(lse − s) is lse − E[s] without the cancellation; where w is 0, s may be −∞.
-        surprise = tile.lse[..., None] - scores
-        found["entropy"] = torch.where(weights > 0, weights * surprise, 0.0).sum(-1)
+        # lse − s is −log w without the cancellation of two large numbers.
+        noted["entropy"] = -torch.special.xlogy(weights, weights).sum(-1)
     if lens.distance or lens.band is not None:
         away = tile.region.behind.abs()
         if lens.distance:
-            found["distance"] = (weights * away).sum(-1)
+            noted["distance"] = (weights * away).sum(-1)
         if lens.band is not None:
-            found["band"] = (weights * (away <= lens.band)).sum(-1)
+            noted["band"] = (weights * (away <= lens.band)).sum(-1)
     if lens.columns:
-        found["columns"] = weights[..., list(lens.columns)]
+        noted["columns"] = weights[..., list(lens.columns)]
     if lens.value_top:
-        found["value_top"], found["value_indices"] = _strongest(tile.carried, lens.value_top)
-    return found
+        noted["value_top"], noted["value_indices"] = _strongest(tile.carried, lens.value_top)
+    return noted
 
 
 def _strongest(weights: Tensor, k: int) -> Links:
@@ -245,37 +173,11 @@ def _cell_members(size: int, cells: int, device: torch.device) -> tuple[Tensor, 
     return members.minimum(starts[1:, None] - 1), members < starts[1:, None]
 
 
-def _regions(extent: Extent, group: int, budget: int, device: torch.device) -> Iterator[Region]:
-    """Tiles of whole rows that cover all, each of about `budget` weights; at least one."""
-    b, h, i, j = extent
-    rows = _share(budget, group * j, i)
-    groups = _share(budget, group * j * rows, h // group)
-    batches = _share(budget, group * j * rows * groups, b)
-    for batch in _runs(b, batches):
-        for heads in _runs(h, groups * group):
-            for run in _runs(i, rows):
-                yield Region.at(extent, batch, heads, run, slice(0, j), device)
-
-
-def _share(budget: int, each: int, most: int) -> int:
-    return max(1, min(most, budget // max(each, 1)))
-
-
-def _runs(total: int, size: int) -> Iterator[slice]:
-    for start in range(0, max(total, 1), size):
-        yield slice(start, min(start + size, total))
-
-
-def _groups(region: Region, group: int) -> slice:
-    """The key/value heads that serve a run of query heads, which holds whole groups."""
-    return slice(region.heads.start // max(group, 1), region.heads.stop // max(group, 1))
-
-
-def _norms(value: Tensor) -> Tensor:
+def norms_of(value: Tensor) -> Tensor:
     """‖v_j‖: `b g j`."""
     return torch.linalg.vector_norm(wide(value), dim=-1)
 
 
-def _head_norms(norms: Tensor, heads: int) -> Tensor:
+def by_head(norms: Tensor, heads: int) -> Tensor:
     """`b g j` → `b h 1 j`."""
     return norms.repeat_interleave(heads // max(norms.shape[1], 1), dim=1)[:, :, None]

@@ -1,0 +1,111 @@
+"""The specification over some rows at a time: memory linear in the sequence, on any device.
+
+A tile holds some queries against all keys, so each row's softmax is complete at once. For the
+gradient each tile is computed again when its turn comes, so no more than one is ever held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from limelight.ops.backends.protocol import Wanted
+from limelight.ops.backends.reference import attend_region
+from limelight.ops.kernels import transformed
+from limelight.ops.lens.spec import Lens, Statistics
+from limelight.ops.lens.statistics import Collector
+from limelight.ops.masks.region import Region
+from limelight.ops.problem import Problem
+
+NAME = "tiled"
+REASON = "the PyTorch form of linear memory serves every device and precision"
+
+TILE = 1 << 21
+"""Weights in a tile: 8 MB in float32, work enough to hide Python, little enough for any machine."""
+
+
+def why_not(problem: Problem, wanted: Wanted) -> str | None:
+    """Why the loop over tiles cannot serve this call, or None."""
+    del problem, wanted
+    if torch.compiler.is_compiling():
+        # A loop would be unrolled into the graph, for one length only.
+        return "torch.compile traces no loop over tiles"
+    return None
+
+
+def attend(problem: Problem) -> tuple[Tensor, Tensor]:
+    """The output `b h i e` in the query's dtype, and what normalises the rows, `b h i`."""
+    return _sweep(problem, None)
+
+
+def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
+    """The same with the statistics of a fitted lens, in the same sweep."""
+    collector = Collector(lens, problem.extent)
+    output, _ = _sweep(problem, collector)
+    return output, collector.statistics()
+
+
+def _sweep(problem: Problem, collector: Collector | None) -> tuple[Tensor, Tensor]:
+    run = _again if problem.trains and not transformed() else _once
+    batches: list[tuple[Tensor, Tensor]] = []
+    for heads_of_batch in _regions(problem):
+        heads: list[tuple[Tensor, Tensor]] = []
+        for rows in heads_of_batch:
+            heads.append(_join([run(problem, region, collector) for region in rows], 2))
+        batches.append(_join(heads, 1))
+    return _join(batches, 0)
+
+
+def _once(problem: Problem, region: Region, collector: Collector | None) -> tuple[Tensor, Tensor]:
+    return attend_region(problem, region, collector)
+
+
+def _again(problem: Problem, region: Region, collector: Collector | None) -> tuple[Tensor, Tensor]:
+    """A tile that is not kept for the backward pass, but computed again there."""
+    waiting = [collector]  # a lens looks at the first of the two runs
+
+    def tile() -> tuple[Tensor, Tensor]:
+        return attend_region(problem, region, waiting.pop() if waiting else None)
+
+    run: Callable[..., tuple[Tensor, Tensor]] = checkpoint
+    return run(tile, use_reentrant=False, preserve_rng_state=False)
+
+
+def _join(tiles: list[tuple[Tensor, Tensor]], axis: int) -> tuple[Tensor, Tensor]:
+    if len(tiles) == 1:
+        return tiles[0]
+    outputs, totals = zip(*tiles, strict=True)
+    return torch.cat(outputs, axis), torch.cat(totals, axis)
+
+
+def _regions(problem: Problem) -> Iterator[Iterator[Iterator[Region]]]:
+    """Tiles of whole rows that cover all, each of about `TILE` weights; at least one.
+
+    By runs of batch rows, then of heads (whole groups of them), then of queries.
+    """
+    extent, device = problem.extent, problem.query.device
+    b, h, i, j = extent
+    group = max(h // max(problem.key.shape[1], 1), 1)
+    rows = _fit(TILE, group * j, i)
+    groups = _fit(TILE, group * j * rows, h // group)
+    batches = _fit(TILE, group * j * rows * groups, b)
+
+    def of_heads(batch: slice) -> Iterator[Iterator[Region]]:
+        return (of_rows(batch, heads) for heads in _runs(h, groups * group))
+
+    def of_rows(batch: slice, heads: slice) -> Iterator[Region]:
+        return (Region.at(extent, batch, heads, run, slice(0, j), device) for run in _runs(i, rows))
+
+    return (of_heads(batch) for batch in _runs(b, batches))
+
+
+def _fit(budget: int, each: int, most: int) -> int:
+    return max(1, min(most, budget // max(each, 1)))
+
+
+def _runs(total: int, size: int) -> Iterator[slice]:
+    for start in range(0, max(total, 1), size):
+        yield slice(start, min(start + size, total))
