@@ -262,8 +262,31 @@ def test_a_file_of_version_1_is_read(rec, tmp_path):
         (lambda h, d, t: '{"text": ', "the document in its header is not JSON$"),
         (
             lambda h, d, t: t.update({"layers.0.source.key": torch.zeros(1, 12, 3, 32)}),
-            "damaged recording: query and key are of",
+            r"damaged recording: key has shape \(1, 12, 3, 32\), expected \(1, 12, 16, 32\)",
         ),
+        (
+            lambda h, d, t: t.update({"layers.0.source.value": torch.zeros(1, 12, 9, 32)}),
+            "value has shape",
+        ),
+        (
+            lambda h, d, t: t.update({"layers.1.entropy": torch.zeros(1, 12, 15)}),
+            r"entropy has shape \(1, 12, 15\), expected \(1, 12, 16\)",
+        ),
+        (
+            lambda h, d, t: t.update({"layers.1.received": torch.zeros(1, 12, 16, dtype=int)}),
+            "received is of torch.int64, expected a floating-point type",
+        ),
+        (
+            lambda h, d, t: t["layers.2.top.indices"].view(torch.int16).fill_(16),
+            "top names keys beyond the 16 there are",
+        ),
+        (
+            lambda h, d, t: t.update({"layers.3.top.weights": torch.zeros(1, 12, 16, 5)}),
+            "top has indices",
+        ),
+        (lambda h, d, t: t.update({"flows.3.x": torch.zeros(4, 384)}), "x has shape"),
+        (lambda h, d, t: d["tokens"][5].__setitem__(2, 999), "tokens 5 stands at"),
+        (lambda h, d, t: d["tokens"][5].__setitem__(3, 0), "tokens 5 is of word 0 after word"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused_in_words(rec, tmp_path, change, words):
@@ -272,6 +295,20 @@ def test_a_damaged_or_foreign_file_is_refused_in_words(rec, tmp_path, change, wo
     rewrite(path, change)
     with pytest.raises(FileError, match=words):
         Recording.load(path)
+
+
+def test_what_is_too_large_for_a_file_is_left_out_and_that_is_said(rec, tmp_path, monkeypatch):
+    monkeypatch.setattr("limelight.seeing.recording.stored.MOST_SOURCE", 1000)
+    path = tmp_path / "seen.safetensors"
+    rec.save(path)
+    back = Recording.load(path)
+    assert back.made["weights"].startswith("left out of the file (")
+    assert back.strongest(5) == rec.strongest(5)
+    assert torch.equal(back.seen(3).top.indices, rec.seen(3).top.indices)
+    back.save(tmp_path / "page.html")
+    assert "data-head" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    with pytest.raises(OptionError, match="cannot be recomputed"):
+        back.weights(3, 1)
 
 
 def test_an_ending_counts_in_either_case(rec, tmp_path):
@@ -326,7 +363,8 @@ def test_some_layers_and_heads(minilm):
 
 
 def test_a_long_text_is_cut_and_said_so(minilm):
-    rec = look("tick tock " * 300, minilm, ll.Lens(entropy=True), layers=[0])
+    with pytest.warns(UserWarning, match="the first 512 of 902 tokens were read"):
+        rec = look("tick tock " * 300, minilm, ll.Lens(entropy=True), layers=[0])
     assert rec.made["taken"] == "the first 512 of 902 tokens"
     assert len(rec.tokens) == 512
     assert rec.tokens[-1].text == "[SEP]"

@@ -56,7 +56,8 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     figure.set_layout_engine("compressed")
     axes = figure.add_subplot()
     blank = sorted(background(recording))
-    if len(rows) * len(columns) <= _MOST_WEIGHTS:
+    kept = recording.seen(layer).source is not None
+    if kept and len(rows) * len(columns) <= _MOST_WEIGHTS:
         weights = recording.weights(layer, head).float().cpu().clone()
         weights[:, blank] = float("nan")
     else:

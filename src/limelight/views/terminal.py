@@ -46,7 +46,7 @@ def heat_map(recording: Recording, layer: int, head: int, mark: int | None = Non
     Of a long text: the strongest of its noted links in each cell.
     """
     rows, columns = len(recording.queries), len(recording.tokens)
-    if rows * columns <= _MOST_WEIGHTS:
+    if rows * columns <= _MOST_WEIGHTS and recording.seen(layer).source is not None:
         weights = recording.weights(layer, head).float().cpu().nan_to_num(0.0, 0.0, 0.0)
     else:
         cells = (_MOST_ROWS, _MOST_COLUMNS)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from limelight.checks import check_whole, shape_text
-from limelight.errors import OptionError, ShapeError
+from limelight.errors import OptionError, ShapeError, UnavailableError
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picks import Pick, find_tokens, single_picks
@@ -289,10 +289,10 @@ class Recording:
         return read(Path(path))
 
     def _repr_html_(self) -> str:
-        if any(seen.source is None for seen in self.layers):
-            why = "The page needs the weights, which a lens with keep=False does not keep."
-            return f"<p>{escape(repr(self))}</p><p>{why}</p>"
-        return importlib.import_module("limelight.views").notebook(self)
+        try:
+            return importlib.import_module("limelight.views").notebook(self)
+        except UnavailableError as error:
+            return f"<p>{escape(repr(self))}</p><p>{escape(str(error))}</p>"
 
     def __repr__(self) -> str:
         layers, heads = len(self.layers), len(self.head_numbers)

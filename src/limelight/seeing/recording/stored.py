@@ -1,16 +1,19 @@
 """Recordings as files: one `.safetensors` with the tensors, and a JSON document in its header.
 
 What a recording holds is written as it is: the statistics; and, where the recording can recompute
-weights, the query, key and value they come from, or the weights themselves where those are smaller.
-A checksum over all of it is written beside, so that a damaged file is told from a whole one.
+weights, the query, key and value they come from, or the weights themselves. Of a long text these
+would be most of the file (8,192 tokens on 270 heads: 0.9 GB of 1.1), so beyond `MOST_SOURCE` they
+are left out, which `made` says: what is read back has every statistic and no other weight. A
+checksum over all of it is written beside, so that a damaged file is told from a whole one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +29,21 @@ from limelight.ops.masks.mask import mask_from_json
 from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
 from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.stored_checks import (
+    check_call,
+    check_flow,
+    check_statistics,
+    check_tensor,
+    check_tokens,
+)
 from limelight.seeing.recording.tokens import Token
 from limelight.seeing.steps.flow import UNKNOWN, Flow, Formulas
 
 FORMAT = "limelight.recording"
 VERSION = 2
 """Files of version 1, which hold no checksum, are still read."""
+MOST_SOURCE = 128 << 20
+"""Bytes of queries, keys, values and weights in a file; beyond, it holds statistics only."""
 
 
 def write(recording: Recording, path: Path) -> None:
@@ -39,6 +51,7 @@ def write(recording: Recording, path: Path) -> None:
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
+    recording = _without_large_sources(recording)
     document = {
         "text": recording.text,
         "query_text": recording.query_text,
@@ -71,6 +84,28 @@ def write(recording: Recording, path: Path) -> None:
     }
     with writing(path) as temporary:
         save_file(alone, temporary, metadata=header)
+
+
+def _without_large_sources(recording: Recording) -> Recording:
+    size = sum(_source_size(seen) for seen in recording.layers)
+    if size <= MOST_SOURCE:
+        return recording
+    layers = tuple(
+        replace(seen, source=None, lens=replace(seen.lens, keep=False)) for seen in recording.layers
+    )
+    said = f"left out of the file ({size / 1e6:,.0f} MB): it holds what the lens noted"
+    return replace(recording, layers=layers, made={**recording.made, "weights": said})
+
+
+def _source_size(seen: Seen) -> int:
+    """Bytes that `_put_source` would write."""
+    if seen.source is None:
+        return 0
+    if not isinstance(seen.source, Recomputed):
+        return math.prod(seen.extent) * seen.dtype.itemsize
+    problem = seen.source.problem
+    parts = (problem.query, problem.key, problem.value, problem.bias, problem.slopes)
+    return sum(part.numel() * part.element_size() for part in parts if part is not None)
 
 
 def read(path: Path) -> Recording:
@@ -168,8 +203,10 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
             )
             for number, one in zip(numbers, formulas, strict=True)
         )
+        for flow, seen in zip(flows, layers, strict=True):
+            check_flow(flow, seen.extent)
     queries, made = document["queries"], _kind("made", document["made"], dict)
-    return Recording(
+    recording = Recording(
         text=_kind("text", document["text"], str),
         tokens=_tokens("tokens", document["tokens"]),
         layers=layers,
@@ -181,6 +218,9 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
         query_text=_kind("query_text", document["query_text"], str),
         flows=flows,
     )
+    check_tokens("tokens", recording.tokens, recording.text)
+    check_tokens("queries", recording.queries, recording.query_text)
+    return recording
 
 
 def _tokens(name: str, rows: Any) -> tuple[Token, ...]:
@@ -200,7 +240,10 @@ def _put_seen(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str, 
     for name, part in seen.statistics._asdict().items():
         if isinstance(part, Links):
             tensors[f"{prefix}.{name}.weights"] = part.weights
-            tensors[f"{prefix}.{name}.indices"] = part.indices.to(torch.int32)
+            # −1 wraps to 65,535, which no key of a text this short has
+            short = seen.extent.j < 1 << 16
+            kind = torch.uint16 if short else torch.int32
+            tensors[f"{prefix}.{name}.indices"] = part.indices.to(torch.int32).to(kind)
         elif isinstance(part, Pooled):
             tensors[f"{prefix}.{name}.mean"], tensors[f"{prefix}.{name}.max"] = part
         elif part is not None:
@@ -241,15 +284,19 @@ def _get_seen(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) -> S
         if f"{prefix}.{name}" in tensors:
             found[name] = tensors[f"{prefix}.{name}"]
         elif f"{prefix}.{name}.indices" in tensors:
-            indices = tensors[f"{prefix}.{name}.indices"].long()
+            indices = _indices(tensors[f"{prefix}.{name}.indices"])
             found[name] = Links(tensors[f"{prefix}.{name}.weights"], indices)
         elif f"{prefix}.{name}.mean" in tensors:
             found[name] = Pooled(tensors[f"{prefix}.{name}.mean"], tensors[f"{prefix}.{name}.max"])
     statistics = Statistics(**found)
-    extent = Extent(*one["extent"])
-    if statistics.lse.shape != extent[:3]:
-        raise FileError(f"lse has shape {tuple(statistics.lse.shape)}, expected {extent[:3]}")
+    extent = Extent(*(_kind("each of extent", size, int) for size in one["extent"]))
+    check_statistics(statistics, extent)
     return Seen(extent, Lens(**lens), statistics, _get_source(f"{prefix}.source", one, tensors))
+
+
+def _indices(stored: Tensor) -> Tensor:
+    indices = stored.to(torch.int32).long() if stored.dtype == torch.uint16 else stored.long()
+    return indices.where(indices != 0xFFFF, -1) if stored.dtype == torch.uint16 else indices
 
 
 def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) -> Source | None:
@@ -258,8 +305,7 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         return None
     if stored["kind"] == "weights":
         weights = tensors[f"{prefix}.weights"]
-        if weights.shape != extent:
-            raise FileError(f"weights have shape {tuple(weights.shape)}, expected {extent}")
+        check_tensor("weights", weights, tuple(extent))
         return Stored(weights)
     mask = stored["mask"]
     problem = Problem(
@@ -276,8 +322,7 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         sinks=tensors.get(f"{prefix}.sinks"),
         lse=tensors.get(f"{prefix}.lse"),
     )
-    if problem.extent != extent:
-        raise FileError(f"query and key are of {tuple(problem.extent)}, expected {tuple(extent)}")
+    check_call(problem, extent)
     if problem.mask is not None:
         problem.mask.check(extent)
     return Recomputed(problem)

@@ -143,6 +143,8 @@ def head_part(
     """What a page needs of one head; all there is, unless a detail says less."""
     size = len(recording.queries) * len(recording.tokens)
     detail = detail or Detail(whole=size <= MOST_WHOLE, fine=size <= MOST_FINE)
+    if recording.seen(layer).source is None:
+        detail = detail._replace(whole=False)
     part: dict[str, Any] = {"layer": layer, "head": head}
     part |= dict.fromkeys(("weights", "merged", "sums", "lse", "channels", "links", "map", "tiles"))
     if detail.whole:

@@ -1,0 +1,103 @@
+"""Whether what a file says of a recording can be: a checksum tells damage, not a wrong writer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from limelight.errors import FileError
+from limelight.ops.lens.spec import Links, Pooled, Statistics
+from limelight.ops.masks.mask import Extent
+from limelight.ops.problem import Problem
+from limelight.seeing.recording.tokens import Token
+from limelight.seeing.steps.flow import Flow
+
+
+def check_tensor(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
+    """Raise unless a tensor is of this shape, and of numbers with a point."""
+    if tuple(tensor.shape) != tuple(shape):
+        raise FileError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+    if not tensor.is_floating_point():
+        raise FileError(f"{name} is of {tensor.dtype}, expected a floating-point type")
+
+
+def check_statistics(found: Statistics, extent: Extent) -> None:
+    """Raise unless all statistics belong to weights of this extent, in one type."""
+    b, h, i, j = extent
+    for name, part in found._asdict().items():
+        if part is None:
+            continue
+        if isinstance(part, Links):
+            size = part.weights.shape[-1] if part.weights.ndim else 0
+            check_tensor(f"{name} weights", part.weights, (b, h, i, size))
+            if part.indices.shape != part.weights.shape:
+                raise FileError(
+                    f"{name} has indices {tuple(part.indices.shape)} for weights "
+                    f"{tuple(part.weights.shape)}"
+                )
+            if part.indices.numel() and not -1 <= int(part.indices.min()) <= int(
+                part.indices.max()
+            ) < max(j, 1):
+                raise FileError(f"{name} names keys beyond the {j} there are")
+        elif isinstance(part, Pooled):
+            for tensor in part:
+                cells = tensor.shape[2:] if tensor.ndim == 4 else ()
+                check_tensor(name, tensor, (b, h, *cells))
+        elif name == "received":
+            check_tensor(name, part, (b, h, j))
+        elif name == "columns":
+            check_tensor(name, part, (b, h, i, *part.shape[3:4]))
+        else:
+            check_tensor(name, part, (b, h, i))
+
+
+def check_call(problem: Problem, extent: Extent) -> None:
+    """Raise unless query, key and value can give weights of this extent."""
+    b, h, i, j = extent
+    query, key, value = problem.query, problem.key, problem.value
+    if not all(part.ndim == 4 for part in (query, key, value)):
+        raise FileError("query, key and value must have four axes")
+    groups, size = key.shape[1], query.shape[3]
+    check_tensor("query", query, (b, h, i, size))
+    check_tensor("key", key, (b, groups, j, size))
+    check_tensor("value", value, (b, groups, j, value.shape[3]))
+    if not groups or h % groups:
+        raise FileError(f"{h} query heads cannot share {groups} key heads")
+    if len({query.dtype, key.dtype, value.dtype}) > 1:
+        raise FileError(f"query, key and value are of {query.dtype}, {key.dtype}, {value.dtype}")
+    if problem.slopes is not None:
+        check_tensor("slopes", problem.slopes, (h,))
+    if problem.bias is not None:
+        try:
+            torch.broadcast_shapes(problem.bias.shape, extent)
+        except RuntimeError:
+            shape = tuple(problem.bias.shape)
+            raise FileError(
+                f"bias has shape {shape}, which does not spread over {tuple(extent)}"
+            ) from None
+
+
+def check_flow(flow: Flow, extent: Extent) -> None:
+    """Raise unless what entered and left a layer belongs to as many tokens as it saw."""
+    for name, tensor, rows in (
+        ("x", flow.x, extent.i),
+        ("memory", flow.memory, extent.j),
+        ("output", flow.output, extent.i),
+    ):
+        if tensor is not None:
+            check_tensor(name, tensor, (rows, *tensor.shape[1:2]))
+
+
+def check_tokens(name: str, tokens: Sequence[Token], text: str) -> None:
+    """Raise unless each token stands within the text, and words are counted upwards."""
+    word = 0
+    for place, token in enumerate(tokens):
+        if not 0 <= token.start <= token.end <= len(text):
+            raise FileError(
+                f"{name} {place} stands at {token.start} to {token.end} of a text of {len(text)}"
+            )
+        if token.word < word:
+            raise FileError(f"{name} {place} is of word {token.word} after word {word}")
+        word = token.word
