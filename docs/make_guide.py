@@ -1,0 +1,115 @@
+"""Fill in every number, table and figure of the guide, by running what they are about.
+
+    .venv/bin/python docs/make_guide.py            # write pages and slides anew
+    .venv/bin/limelight study NAME --to docs/studies   # measure a study anew
+
+A page marks what is made: `<!-- made: step query -->` … `<!-- end -->`, on lines of their own or
+within one; the words after `made:` name a function below and its arguments. A test compares the
+pages with what this gives.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import limelight as ll
+from limelight.insight.table import Table
+from limelight.insight.worked.rendering import step_table
+from limelight.insight.worked.slides import save_slides
+
+FOLDER = Path(__file__).parent
+SENTENCE = "The animal didn't cross the street because it was too tired."
+_BLOCK = re.compile(r"(<!-- made: ([^>]*?) -->)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def step(name: str, example: str = "apple-phones") -> str:
+    """The table of one step of a worked example."""
+    [chosen] = [each for each in ll.worked(example).steps() if each.name == name]
+    return step_table(chosen, 3).markdown()
+
+
+def cell(name: str, row: str, column: str, example: str = "apple-phones") -> str:
+    """One cell of a step, written out."""
+    [chosen] = [each for each in ll.worked(example).steps() if each.name == name]
+    return f"`{chosen.written(chosen.rows.index(row), chosen.columns.index(column))}`"
+
+
+def audit(example: str = "apple-phones") -> str:
+    """What is printed and does not follow."""
+    return ll.worked(example).audit().table().markdown()
+
+
+def weight(query: str, key: str, layer: str, head: str) -> str:
+    """A weight of MiniLM in the sentence of the guide."""
+    recording = _recording()
+    links = dict(recording.top(layer=int(layer), head=int(head), token=query))
+    return f"{links[key]:.3f}"
+
+
+def top(query: str, layer: str, head: str) -> str:
+    """Whom a token looks at most in the sentence of the guide."""
+    links = _recording().top(layer=int(layer), head=int(head), token=query)[:4]
+    return Table(("token", "weight"), [tuple(link) for link in links]).markdown()
+
+
+def study(name: str) -> str:
+    """A study as it was measured last: its verdict, its checks and its figure."""
+    told = json.loads((FOLDER / "studies" / f"{name}.json").read_text(encoding="utf-8"))
+    rows = [
+        (check["what"], f"{check['measured']:.3g}", f"{check['kind']} {check['bound']:.3g}",
+         check["holds"])
+        for check in told["checks"]
+    ]  # fmt: skip
+    table = Table(("what", "measured", "foretold", "holds"), rows).markdown()
+    claim = told["claim"].rstrip(".")
+    claim = claim[0].upper() + claim[1:]
+    parts = [f"**{claim}: {told['verdict']}.**"]
+    parts += [table, f"![{name}](../studies/{name}.png)"]
+    return "\n\n".join([*parts, told["notes"]] if told["notes"] else parts)
+
+
+def comparisons(n: str) -> str:
+    """How many pairs there are among n tokens."""
+    return f"{int(n) ** 2:,}"
+
+
+@cache
+def _recording() -> ll.Recording:
+    return ll.look(SENTENCE)
+
+
+MAKERS: dict[str, Callable[..., str]] = {
+    each.__name__: each for each in (step, cell, audit, weight, top, study, comparisons)
+}
+
+
+def filled(page: str) -> str:
+    """A page with everything in it made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        name, *words = match.group(2).split()
+        text = MAKERS[name](*words)
+        gap = "\n\n" if "\n" in match.group(3) else ""
+        return f"{match.group(1)}{gap}{text}{gap}{match.group(4)}"
+
+    return _BLOCK.sub(made, page)
+
+
+def pages() -> list[Path]:
+    """Every page that may hold something made."""
+    return sorted(FOLDER.rglob("*.md"))
+
+
+def main() -> None:
+    """Write all pages and slides anew."""
+    for path in pages():
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+    save_slides(ll.worked("apple-phones"), FOLDER / "figures" / "worked")
+
+
+if __name__ == "__main__":
+    main()

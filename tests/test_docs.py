@@ -1,0 +1,88 @@
+"""The guide is current: what is made in its pages, its notebooks, its links, its site."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import limelight as ll
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+def _guide() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_guide", DOCS / "make_guide.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_number_and_table_is_current() -> None:
+    guide = _guide()
+    made = 0
+    for path in guide.pages():
+        text = path.read_text(encoding="utf-8")
+        made += text.count("<!-- made: ")
+        assert guide.filled(text) == text, f"{path}: run docs/make_guide.py"
+        assert text.count("<!-- made: ") == text.count("<!-- end -->")
+    assert made > 30
+
+
+def test_every_figure_and_page_that_is_linked_is_there() -> None:
+    for path in DOCS.rglob("*.md"):
+        for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
+            assert not target.startswith("http"), f"{path} fetches {target}"
+            assert (path.parent / target).exists(), f"{path} links to {target}"
+
+
+def test_the_reference_names_everything_public() -> None:
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    begins = tuple(" ".join(re.findall(r"<!-- names: ([\w ]+) -->", text)).split())
+    assert [home for home in ll._HOME.values() if not home.startswith(begins)] == []
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_a_notebook_runs_as_it_stands(path: Path, tmp_path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", tmp_path / "site"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    pages = list((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 20
+    loads = re.compile(r'<(?:script|img|iframe|source)[^>]+src="?(https?:)?//', re.IGNORECASE)
+    styles = re.compile(r'<link[^>]+rel="?stylesheet"?[^>]+href="?(https?:)?//', re.IGNORECASE)
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert not loads.search(text), page
+        assert not styles.search(text), page
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("path", sorted((DOCS / "studies").glob("*.json")), ids=lambda p: p.stem)
+def test_a_study_in_the_guide_is_what_it_gives_now(path: Path) -> None:
+    """Training on other kernels moves digits: numbers agree within a tenth, verdicts exactly."""
+    told = json.loads(path.read_text(encoding="utf-8"))
+    again = json.loads(ll.study(path.stem).to_json())
+    assert again["verdict"] == told["verdict"]
+    for now, then in zip(again["checks"], told["checks"], strict=True):
+        assert now["measured"] == pytest.approx(then["measured"], rel=0.1, abs=0.05), now["what"]
