@@ -104,3 +104,9 @@ build: .venv/built
 
 clean:
 	rm -rf .venv build
+
+# Kernels of other instruction sets: NEON under qemu-aarch64, the generic twin of AVX-512, AVX-512 compiled.
+.PHONY: cross
+cross: .venv/tools
+	dev/install-cross.sh
+	dev/cross.sh
