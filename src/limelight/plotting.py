@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
@@ -32,7 +33,6 @@ def save_figure(figure: Figure, path: str | Path) -> None:
 def inline_svg(figure: Figure) -> str:
     """The figure as an image for HTML, within the page: no script and no name of it leaks out."""
     import base64
-    import io
 
     buffer = io.BytesIO()
     with _quiet_about_glyphs():
@@ -52,11 +52,25 @@ def _quiet_about_glyphs() -> Generator[None]:
 
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure of so many inches, on white."""
+    return _figure_class()(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+@cache
+def _figure_class() -> type[Figure]:
+    """A figure that a notebook shows as the last line of a cell, without pyplot's global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UnavailableError("figures need matplotlib: pip install limelight[figures]") from error
-    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            with _quiet_about_glyphs():
+                self.savefig(buffer, format="png", dpi=110)
+            return buffer.getvalue()
+
+    return NotebookFigure
 
 
 @cache

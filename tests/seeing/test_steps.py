@@ -272,3 +272,12 @@ def test_wrong_questions_are_answered_in_words():
     ):
         with pytest.raises(OptionError, match=words):
             question()
+
+
+def test_in_a_notebook_steps_fold_and_tokens_stay_text():
+    rec = ll.look("A <b>bold</b> cat sat.")
+    page = rec.steps(3, 1)._repr_html_()
+    assert page.count("<details") == len(rec.steps(3, 1))
+    assert page.count("<details open>") == 1
+    assert "<b>bold" not in page
+    assert f"<td>{float(rec.weights(3, 1)[0, 0]):.4f}</td>" in page

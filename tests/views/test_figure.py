@@ -140,3 +140,8 @@ def test_a_graph_of_many_tokens_draws_the_strongest_links_and_says_what_it_shows
     assert not any(a.overlaps(b) for a, b in pairwise(found))
     with pytest.raises(OptionError, match="at most 120 tokens, found 121"):
         figure.token_graph(random_recording(121))
+
+
+def test_a_figure_shows_itself_in_a_notebook(sentence: Recording) -> None:
+    drawn = figure.head_profile(sentence)._repr_png_()  # pyright: ignore
+    assert drawn.startswith(b"\x89PNG")

@@ -66,7 +66,7 @@ class Attended(NamedTuple):
         scores = reference.scores(problem)
         weights, _ = reference.normalise(scores)
         value = reference.wide(problem.value)
-        heads = reference.mix(weights, value, reference.allowed(problem))
+        heads = reference.mix(weights, value, reference.allowed(problem, reference.whole(problem)))
         return cls(scores[0], weights[0], heads[0])
 
     @property
@@ -161,7 +161,7 @@ def _attention(
     added, masked = _added(problem, head, weights.dtype), _capped(problem)
     if added:
         masked = " + ".join([masked, *(step.name for step in added)])
-    allowed = reference.allowed(problem)
+    allowed = reference.allowed(problem, reference.whole(problem))
     if problem.mask is not None and allowed is not None:
         masked += " where mask is 1, −∞ where it is 0"
         mask = allowed.expand(problem.extent)[0, head].to(weights.dtype)

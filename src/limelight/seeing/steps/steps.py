@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from limelight.errors import OptionError
+from limelight.labels import visible
 from limelight.layers.attention import Attention
 from limelight.layers.rotary import Rotation
 from limelight.ops.bias import Alibi
@@ -84,6 +86,29 @@ class Steps:
         return "\n\n".join(parts)
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """In a notebook: a step a fold, with its formula; the weights are open."""
+        where = f"layer {self.layer}, head {self.head}"
+        title = where if self.layer is not None else f"head {self.head}"
+        parts = [f"<p><b>Attention step by step: {title}</b></p>"]
+        parts += [self._fold(step) for step in self.steps]
+        parts.append(f"<p>{escape(self.missing)}</p>" if self.missing else "")
+        return "".join(parts)
+
+    def _fold(self, step: Step) -> str:
+        sides = {"i": self.queries, "j": self.tokens}
+        axes = step.axes.split()
+        rows, columns = (
+            [visible(token.text, 16) for token in sides.get(axis, ())]
+            for axis in (axes[-2] if len(axes) > 1 else "", axes[-1])
+        )
+        opened = " open" if step.name == "weights" else ""
+        return (
+            f"<details{opened}><summary><b>{escape(step.name)}</b> &nbsp;"
+            f"<code>{escape(step.formula)}</code> &nbsp;<small>{escape(step.shape_text)}</small>"
+            f"</summary>{_html_table(step.value, rows, columns)}</details>"
+        )
 
 
 def steps(
@@ -187,6 +212,21 @@ def _one_text(name: str, x: Tensor) -> Tensor:
     if x.ndim != 3 or x.shape[0] != 1:
         raise OptionError(f"{name} must be one text, (n, m) or (1, n, m), found {tuple(x.shape)}")
     return x
+
+
+def _html_table(value: Tensor, rows: Sequence[str], columns: Sequence[str], most: int = 24) -> str:
+    """The numbers as an HTML table; of a large tensor its first rows and columns."""
+    value = value[:, None] if value.ndim == 1 else value
+    while value.ndim > 2:
+        value = value[0]
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns[:most]) if columns else ""
+    lines = [f"<tr><th></th>{head}</tr>"] if head else []
+    for i, row in enumerate(value[:most].tolist()):
+        name = f"<th>{escape(rows[i])}</th>" if i < len(rows) else "<th></th>"
+        lines.append(f"<tr>{name}{''.join(f'<td>{number:.4f}</td>' for number in row[:most])}</tr>")
+    left = [size - most for size in value.shape if size > most]
+    more = f"<small>the first {most} of each side</small>" if left else ""
+    return f'<div style="overflow-x:auto"><table>{"".join(lines)}</table>{more}</div>'
 
 
 def _table(value: Tensor, labels: Sequence[str] | None, most: int = 8) -> str:
