@@ -11,7 +11,7 @@ QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py
 	tests/seeing/test_recording.py tests/views/test_terminal.py tests/test_public_api.py tests/test_architecture.py
 TEXT := The animal didn't cross the street because it was too tired.
 
-.PHONY: show docs explore test quick soak check setup bench format build dist sanitize clean
+.PHONY: show docs explore test quick soak fuzz check setup bench format build dist sanitize clean
 
 show: .venv/built
 	$(BIN)/limelight show "$(TEXT)"
@@ -26,7 +26,11 @@ test: .venv/dev .venv/built .venv/browser
 quick: .venv/dev .venv/built
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(QUICK)
 
-# Long walks: every architecture, fuzzing, load.
+# Random calls and damaged files for five minutes, with a new seed, which is printed.
+fuzz: .venv/dev .venv/built
+	$(BIN)/python -m tests.fuzz --minutes 5
+
+# Long walks: every architecture, load.
 soak: .venv/dev .venv/built .venv/browser
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m soak; s=$$?; test $$s -eq 5 || exit $$s
 
