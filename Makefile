@@ -110,7 +110,11 @@ clean:
 	rm -rf .venv build
 
 # Kernels of other instruction sets: NEON under qemu-aarch64, the generic twin of AVX-512, AVX-512 compiled.
-.PHONY: cross
+.PHONY: cross tsan
 cross: .venv/tools
 	dev/install-cross.sh
 	dev/cross.sh
+
+# The worker pool under the thread sanitizer.
+tsan: .venv/tools
+	dev/tsan.sh
