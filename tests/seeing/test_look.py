@@ -29,3 +29,76 @@ def test_a_text_that_is_cut_is_said_by_a_warning(minilm):
     with pytest.warns(UserWarning, match=r"longer than the model's context: the first 512 of 902"):
         recording = ll.look("tick tock " * 300, minilm, layers=[0], heads=[0])
     assert recording.made["taken"] == "the first 512 of 902 tokens"
+
+
+def same(one: ll.Recording, two: ll.Recording) -> None:
+    assert [token.text for token in one.tokens] == [token.text for token in two.tokens]
+    for first, second in zip(one.layers, two.layers, strict=True):
+        torch.testing.assert_close(first.entropy, second.entropy, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(first.received, second.received, atol=1e-4, rtol=1e-4)
+
+
+TEXTS = ["A cat sat.", "The animal didn't cross the street because it was too tired.", "Rain."]
+
+
+def test_many_texts_give_what_each_gives_alone(minilm):
+    for recording, text in zip(ll.look(TEXTS, minilm), TEXTS, strict=True):
+        assert recording.text == text
+        same(recording, ll.look(text, minilm))
+
+
+def test_a_model_without_a_tokenizer_and_statistics_alone():
+    model = ll.Decoder(ll.Config.llama(vocabulary=99, width=16, layers=2, heads=4)).eval()
+    lens = ll.Lens(top=2, entropy=True, received=True, keep=False)
+    rows = [[5, 6, 7], [8, 9], [3, 3, 3, 4, 5]]
+    for row in rows:
+        recording = ll.look(row, model, lens)
+        assert [token.text for token in recording.tokens] == [str(token) for token in row]
+        assert all(seen.source is None for seen in recording.layers)
+        same(recording, ll.look(torch.tensor(row), model, lens))
+
+
+def test_many_texts_by_a_causal_model():
+    from limelight.models.tokens import Tokens
+
+    tokens = Tokens.characters("abc ")
+    config = ll.Config.llama(vocabulary=len(tokens), width=16, layers=2, heads=4)
+    model = ll.Decoder(config).eval()
+    model.tokens = tokens
+    texts = ["abba cab", "b", "cc abc"]
+    for recording, text in zip(ll.look(texts, model), texts, strict=True):
+        same(recording, ll.look(text, model))
+        assert float(recording.weights(1, 2).triu(1).abs().max()) == 0
+
+
+def test_token_ids_are_read_with_their_words(minilm):
+    ids = minilm.tokens.encode(TEXTS[1]).ids
+    recording = ll.look(ids, minilm)
+    assert recording.top(layer=3, head=1, token="it")[0][0] == "animal"
+    same(recording, ll.look(TEXTS[1].lower(), minilm))
+
+
+def test_any_module_that_reads_token_ids():
+    layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True)
+    model = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.TransformerEncoder(layer, 2))
+    recording = ll.look([1, 2, 3, 4], model)
+    assert [token.text for token in recording.tokens] == ["1", "2", "3", "4"]
+    assert len(recording.layers) == 2
+    assert model.training
+
+
+@pytest.mark.usefixtures("untyped")
+def test_what_cannot_be_looked_at_is_said_in_words(minilm):
+    model = ll.Decoder(ll.Config.llama(vocabulary=99, width=16, layers=2, heads=4)).eval()
+    for text, reader, words in (
+        ("", minilm, "text is empty"),
+        (3.5, minilm, "text must be a str, a list of them or token ids"),
+        ([], minilm, "text must be a str, a list of them or token ids"),
+        (torch.zeros(2, 2, dtype=torch.long), minilm, r"token ids \(n\), found \(2, 2\)"),
+        ([1, 99], model, "token ids go from 1 to 99, expected 0 to 98"),
+        ("a text", model, "came without a tokenizer: it cannot read a text, but token ids"),
+        ("a text", torch.nn.Linear(2, 2), "a Linear needs its tokenizer= to read a text"),
+        ("a text", 7, "model must be a name, a path or a torch.nn.Module, found int"),
+    ):
+        with pytest.raises(ll.LimelightError, match=words):
+            ll.look(text, reader)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -91,9 +91,9 @@ class Places:
         self.model = model
         self.paths = _paths(model)
         """all names of each module; under another name for the whole stack it is the same"""
-        self._shared = _shared_stacks(self.paths)
-        numbers = [stack_and_layer(path)[1] for paths in self.paths.values() for path in paths]
-        known = [number + 1 for number in numbers if number is not None]
+        self._layers = _layers(itertools.chain.from_iterable(self.paths.values()))
+        self._shared = _shared_stacks(self.paths, self._layers)
+        known = [layer + 1 for _, layer in self._layers.values() if layer is not None]
         self.layers = max([1, *known, *self._shared.values()])
         """how many layers the longest stack has"""
         self._forwards = itertools.count()
@@ -180,11 +180,15 @@ class Places:
         forward.calls[module, paths[0]] += 1
         occurrence, which = divmod(before, len(paths))
         path = paths[which]
-        stack, layer = stack_and_layer(path)
+        stack, layer = self._layers[path]
         if stack in self._shared:
             occurrence, layer = divmod(forward.calls[stack], self._shared[stack])
             forward.calls[stack] += 1
         return CallPlace(module, path, stack, layer, occurrence, forward.number)
+
+    def stack_and_layer(self, path: str) -> tuple[str, int | None]:
+        """The stack and the layer of a module, by its path."""
+        return self._layers.get(path, (path, None))
 
     def _paths_within(self, module: nn.Module, running: tuple[nn.Module, ...]) -> list[str]:
         """The names of a module below the innermost module that runs and has one name only."""
@@ -222,7 +226,29 @@ def _may_attend(module: nn.Module) -> bool:
     return not plain or isinstance(module, nn.MultiheadAttention) or any(module.children())
 
 
-def _shared_stacks(paths: Mapping[nn.Module, list[str]]) -> dict[str, int]:
+def _layers(paths: Iterable[str]) -> dict[str, tuple[str, int | None]]:
+    """Stack and layer of each path: by the first of its numbers that tells several modules apart.
+
+    The first number of all where none does: a model of one layer.
+    """
+    known = list(paths)
+    ways = {
+        path: [
+            (f"{path[: number.start()]}*{path[number.end() :]}", int(number.group()))
+            for number in _NUMBER.finditer(path)
+        ]
+        for path in known
+    }
+    sizes = Counter(stack for found in ways.values() for stack, _ in found)
+    return {
+        path: next((way for way in found if sizes[way[0]] > 1), found[0]) if found else (path, None)
+        for path, found in ways.items()
+    }
+
+
+def _shared_stacks(
+    paths: Mapping[nn.Module, list[str]], layers_of: Mapping[str, tuple[str, int | None]]
+) -> dict[str, int]:
     """Of each stack whose modules are fewer than its layers by the config: how many layers."""
     configured = {
         path: getattr(config, "num_hidden_layers", None)
@@ -231,8 +257,7 @@ def _shared_stacks(paths: Mapping[nn.Module, list[str]]) -> dict[str, int]:
     }
     stacks: dict[str, set[str]] = {}
     numbers: dict[str, set[int]] = {}
-    for path in itertools.chain.from_iterable(paths.values()):
-        stack, layer = stack_and_layer(path)
+    for stack, layer in layers_of.values():
         if layer is not None:
             root = stack.partition("*")[0]
             stacks.setdefault(root, set()).add(stack)

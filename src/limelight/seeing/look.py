@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, overload
 
 import torch
 from torch import Tensor, nn
 
+from limelight.checks import shape_text
 from limelight.errors import OptionError, UnavailableError
 from limelight.layers.attention import Attention
 from limelight.models.decoder import Decoder
@@ -22,37 +23,57 @@ from limelight.models.transformer import Transformer
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
+from limelight.ops.masks.documents import Documents
 from limelight.seeing.choice import LENS, check_chosen
+from limelight.seeing.outside import look_outside
 from limelight.seeing.recording.recording import Recording
-from limelight.seeing.recording.tokens import Token, place_tokens
+from limelight.seeing.recording.tokens import Token, place_tokens, plain_tokens
 from limelight.seeing.steps.flow import Flow, flow_of
 from limelight.version import __version__
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 FLOW_LIMIT = 512
 """Tokens up to which the input and output of every layer is kept, for telling its steps."""
 
 
+Input = str | Sequence[int] | Tensor
+"""A text, or the token ids of one: `n`."""
+
+
+@overload
 def look(
-    text: str,
-    model: str | Path | Model | PreTrainedModel = "minilm",
+    text: Input, model: str | Path | nn.Module = ..., lens: Lens = ..., *,
+    target: str | None = ..., layers: Sequence[int] | None = ...,
+    heads: Sequence[int] | None = ..., tokenizer: PreTrainedTokenizerBase | None = ...,
+) -> Recording: ...  # fmt: skip
+@overload
+def look(
+    text: Sequence[str], model: str | Path | nn.Module = ..., lens: Lens = ..., *,
+    target: str | None = ..., layers: Sequence[int] | None = ...,
+    heads: Sequence[int] | None = ..., tokenizer: PreTrainedTokenizerBase | None = ...,
+) -> Iterator[Recording]: ...  # fmt: skip
+def look(
+    text: Input | Sequence[str],
+    model: str | Path | nn.Module = "minilm",
     lens: Lens = LENS,
     *,
     target: str | None = None,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-) -> Recording:
+) -> Recording | Iterator[Recording]:
     """Read a text with a model and record what every layer and head attends to.
 
     A text longer than the model's context is cut; a warning and `recording.made` say how much was
-    taken.
+    taken. Many texts are read some at a time, without padding, and give an iterator of recordings;
+    with `Lens(..., keep=False)` these are statistics alone.
 
     Args:
-        text: what to read.
-        model: a name or path for `load`, a loaded model, or a Hugging Face model.
+        text: what to read: a text, the token ids of one (`n`), or a list of texts.
+        model: a name or path for `load`, a loaded model, a Hugging Face model, or any module that
+            takes token ids `b n`.
         lens: what to note of the weights.
         target: for a model that reads a source and writes a target: the target. What is recorded
             then is how the target's tokens look at the source's.
@@ -65,24 +86,70 @@ def look(
     >>> word, weight = rec.top(layer=3, head=1, token="it")[0]
     >>> word, round(weight, 3)
     ('animal', 0.677)
+    >>> [len(rec.tokens) for rec in ll.look(["one text", "another text, longer"])]
+    [4, 6]
     """
-    if not isinstance(text, str):
-        raise OptionError(f"text must be a str, found {type(text).__name__}")
     if isinstance(model, str | Path):
         model = _loaded(str(model), _files(Path(model)))
-    if not isinstance(model, Encoder | Decoder | Transformer):
-        return _look_outside(model, tokenizer, text, lens, layers, heads)
-    if model.tokens is None:
-        raise UnavailableError("this model came without a tokenizer: it cannot read a text")
-    recording = look_inside(model, model.tokens, text, target, lens, layers, heads)
-    for taken in (recording.made["taken"], recording.made.get("target taken", "")):
+    if not isinstance(text, str | Tensor) and _are_texts(text):
+        return _look_at_all(text, model, lens, target, layers, heads, tokenizer)
+    source = _input(text)
+    if isinstance(model, Encoder | Decoder | Transformer):
+        recording = look_inside(model, source, target, lens, layers, heads)
+    else:
+        recording = look_outside(model, source, target, lens, layers, heads, tokenizer)
+    _warn_of_cuts(recording, stacklevel=3)
+    return recording
+
+
+def _are_texts(text: object) -> TypeGuard[Sequence[str]]:
+    return isinstance(text, Sequence) and len(text) > 0 and isinstance(text[0], str)
+
+
+def _input(text: object) -> str | Tensor:
+    """A text, or token ids as a tensor `n`; a LimelightError for anything else."""
+    if isinstance(text, str):
+        if not text.strip():
+            raise OptionError("text is empty: there is nothing to attend to")
+        return text
+    try:
+        ids = torch.as_tensor(text)
+    except (TypeError, ValueError, RuntimeError):
+        ids = torch.empty(0)
+    if ids.ndim != 1 or not len(ids) or ids.dtype not in (torch.int64, torch.int32):
+        found = shape_text(text) if isinstance(text, Tensor) else type(text).__name__
+        raise OptionError(f"text must be a str, a list of them or token ids (n), found {found}")
+    return ids.long()
+
+
+def _warn_of_cuts(recording: Recording, stacklevel: int) -> None:
+    for taken in (recording.made.get("taken", ""), recording.made.get("target taken", "")):
         if taken.startswith("the first"):
             warnings.warn(
                 f"the text is longer than the model's context: {taken} were read",
                 UserWarning,
-                stacklevel=2,
+                stacklevel=stacklevel,
             )
-    return recording
+
+
+def _look_at_all(
+    texts: Sequence[str],
+    model: nn.Module,
+    lens: Lens,
+    target: str | None,
+    layers: Sequence[int] | None,
+    heads: Sequence[int] | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> Iterator[Recording]:
+    """A recording of each text, in their order."""
+    sources = [_input(text) for text in texts]
+    if isinstance(model, Encoder | Decoder):
+        if target is not None:
+            raise OptionError(f"a {type(model).__name__} does not take a target")
+        return look_at_packed(model, sources, lens, layers, heads)
+    if isinstance(model, Transformer) or target is not None:
+        raise OptionError("texts with targets are looked at one by one: look(text, target=...)")
+    return (look_outside(model, source, None, lens, layers, heads, tokenizer) for source in sources)
 
 
 @lru_cache(maxsize=2)
@@ -100,48 +167,148 @@ def _files(path: Path) -> tuple[tuple[str, int, int, int], ...]:
 
 def look_inside(
     model: Model,
-    tokens: Tokens,
-    text: str,
+    text: str | Tensor,
     target: str | None,
     lens: Lens,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> Recording:
     """As `look`, with one of our models; `made` alone says how much of the text was taken."""
-    _check_text(text)
+    source = _input(text)
     if isinstance(model, Transformer) != (target is not None):
         needs = "needs" if isinstance(model, Transformer) else "does not take"
         raise OptionError(f"a {type(model).__name__} {needs} a target")
-    modules = _attention_layers(model)
-    check_chosen("layers", layers, len(modules))
-    check_chosen("heads", heads, model.config.heads)
-    numbers = tuple(range(len(modules)) if layers is None else layers)
-    chosen = tuple(range(model.config.heads) if heads is None else heads)
-    limit = model.config.context
-    encoded, taken = _encode(tokens, text, limit)
-    written, aim = (None, "") if target is None else _encode(tokens, target, limit)
-    keep = lens.keep and len(encoded.ids) <= FLOW_LIMIT
-    notes = _Notes(lens, [modules[number] for number in numbers], keep)
-    notes.run(model, torch.tensor([encoded.ids]), written and _shifted(tokens, written.ids))
-    made = _made(lens, taken, aim)
-    rows = () if written is None else _tokens(tokens, target or "", written)
+    chosen = _Chosen.of(model, layers, heads)
+    read = _read(model, source)
+    written = None if target is None else _read(model, target)
+    keep = lens.keep and len(read.ids) <= FLOW_LIMIT
+    notes = _Notes(lens, chosen.modules, keep)
+    begun = None if written is None else _shifted(model, written.ids)
+    notes.run(model, torch.tensor([read.ids]), begun)
     return Recording(
-        text=text,
-        tokens=_tokens(tokens, text, encoded),
-        layers=tuple(seen.heads(chosen) for seen in notes.seen()),
+        text=read.text,
+        tokens=read.tokens,
+        layers=tuple(seen.heads(chosen.heads) for seen in notes.seen()),
         model=model.name or type(model).__name__,
-        made=made,
-        layer_numbers=numbers,
-        head_numbers=chosen,
-        queries=rows,
-        query_text=target or "",
-        flows=notes.flows(whole=len(chosen) == model.config.heads),
+        made=_made(lens, read.taken, "" if written is None else written.taken),
+        layer_numbers=chosen.layers,
+        head_numbers=chosen.heads,
+        queries=() if written is None else written.tokens,
+        query_text="" if written is None else written.text,
+        flows=notes.flows(whole=len(chosen.heads) == model.config.heads),
     )
 
 
-def _check_text(text: str) -> None:
-    if not text.strip():
-        raise OptionError("text is empty: there is nothing to attend to")
+PACK = 4096
+"""Tokens of several texts that are read at once."""
+
+
+def look_at_packed(
+    model: Encoder | Decoder,
+    texts: Sequence[str | Tensor],
+    lens: Lens,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+) -> Iterator[Recording]:
+    """A recording of each text; texts are read some at a time, one after the other in one row.
+
+    No text sees another. What layers take in and give out is not kept: `steps` are for one text.
+    """
+    chosen = _Chosen.of(model, layers, heads)
+    run: list[_Read] = []
+    for text in texts:
+        read = _read(model, text)
+        if run and sum(len(one.ids) for one in run) + len(read.ids) > PACK:
+            yield from _look_at_pack(model, run, lens, chosen)
+            run = []
+        run.append(read)
+    yield from _look_at_pack(model, run, lens, chosen)
+
+
+def _look_at_pack(
+    model: Encoder | Decoder, run: list[_Read], lens: Lens, chosen: _Chosen
+) -> Iterator[Recording]:
+    lengths = [len(read.ids) for read in run]
+    notes = _PackedNotes(lens, chosen.modules, lengths)
+    notes.run(model, torch.tensor([token for read in run for token in read.ids]), None)
+    for number, read in enumerate(run):
+        layers = (notes.packed[module][number].heads(chosen.heads) for module in chosen.modules)
+        recording = Recording(
+            text=read.text,
+            tokens=read.tokens,
+            layers=tuple(layers),
+            model=model.name or type(model).__name__,
+            made=_made(lens, read.taken),
+            layer_numbers=chosen.layers,
+            head_numbers=chosen.heads,
+        )
+        _warn_of_cuts(recording, stacklevel=5)
+        yield recording
+
+
+class _Chosen(NamedTuple):
+    """The layers and heads to record."""
+
+    modules: list[Attention]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+
+    @classmethod
+    def of(cls, model: Model, layers: Sequence[int] | None, heads: Sequence[int] | None) -> _Chosen:
+        modules = _attention_layers(model)
+        check_chosen("layers", layers, len(modules))
+        check_chosen("heads", heads, model.config.heads)
+        numbers = tuple(range(len(modules)) if layers is None else layers)
+        chosen = tuple(range(model.config.heads) if heads is None else heads)
+        return cls([modules[number] for number in numbers], numbers, chosen)
+
+
+class _Read(NamedTuple):
+    """What a model takes of a text."""
+
+    text: str
+    ids: list[int]
+    tokens: tuple[Token, ...]
+    taken: str
+    """in words, how much of the text that is"""
+
+
+def _read(model: Model, text: str | Tensor) -> _Read:
+    tokens, limit = model.tokens, model.config.context
+    if isinstance(text, Tensor):
+        return _read_ids(model, text.tolist())
+    if tokens is None:
+        raise UnavailableError(
+            "this model came without a tokenizer: it cannot read a text, but token ids"
+        )
+    whole = tokens.encode(text)
+    taken = f"all {len(whole.ids)} tokens"
+    encoded = whole
+    if len(whole.ids) > limit:
+        encoded = tokens.encode(text, limit=limit)
+        taken = f"the first {limit} of {len(whole.ids)} tokens"
+    return _Read(text, encoded.ids, _tokens(tokens, text, encoded), taken)
+
+
+def _read_ids(model: Model, ids: list[int]) -> _Read:
+    """Token ids, with the text that they stand for where there is a tokenizer."""
+    last, limit = model.config.vocabulary - 1, model.config.context
+    if min(ids) < 0 or max(ids) > last:
+        raise OptionError(f"token ids go from {min(ids)} to {max(ids)}, expected 0 to {last}")
+    taken = f"all {len(ids)} tokens"
+    if len(ids) > limit:
+        ids, taken = ids[:limit], f"the first {limit} of {len(ids)} tokens"
+    tokens = model.tokens
+    if tokens is None:
+        text, named = plain_tokens([str(token) for token in ids])
+        return _Read(text, ids, named, taken)
+    text = tokens.decode(ids)
+    encoded = tokens.encode(text)
+    if encoded.ids == ids:
+        return _Read(text, ids, _tokens(tokens, text, encoded), taken)
+    names = [tokens.tokenizer.id_to_token(token) or str(token) for token in ids]
+    text, named = plain_tokens(names)
+    return _Read(text, ids, named, taken)
 
 
 class _Notes:
@@ -149,6 +316,7 @@ class _Notes:
 
     def __init__(self, lens: Lens, modules: list[Attention], keep_flows: bool) -> None:
         self.lens, self.modules, self.keep_flows = lens, modules, keep_flows
+        self.lengths: list[int] | None = None
         self._seen: dict[nn.Module, Seen] = {}
         self._flows: dict[nn.Module, Flow] = {}
 
@@ -167,9 +335,9 @@ class _Notes:
                     assert target is not None
                     model(source.to(device), target.to(device))
                 elif isinstance(model, Decoder):
-                    model.hidden(source.to(device))
+                    model.hidden(source.to(device), lengths=self.lengths)
                 else:
-                    model(source.to(device))
+                    model(source.to(device), lengths=self.lengths)
         finally:
             model.train(training)
             for hook in hooks:
@@ -200,6 +368,34 @@ class _Notes:
         return tuple(flow if whole else replace(flow, output=None) for flow in kept)
 
 
+class _PackedNotes(_Notes):
+    """The same of several texts that are read in one row, each by itself."""
+
+    def __init__(self, lens: Lens, modules: list[Attention], lengths: list[int]) -> None:
+        super().__init__(lens, modules, keep_flows=False)
+        self.lengths = lengths
+        self.packed: dict[nn.Module, list[Seen]] = {}
+
+    def _record(self, call: AttentionCall) -> Tensor:
+        if not isinstance(call.module, Attention) or call.module not in self.modules:
+            return call.attend()
+        assert self.lengths is not None
+        mask = call.mask
+        assert isinstance(mask, Documents)
+        assert not isinstance(call.bias, Tensor)
+        outputs: list[Tensor] = []
+        for tensors in zip(
+            *(one.split(self.lengths, dim=2) for one in (call.query, call.key, call.value)),
+            strict=True,
+        ):
+            query, key, value = tensors
+            part = call.replace(query=query, key=key, value=value, mask=mask.inside)
+            output, seen = part.attend(lens=self.lens)
+            outputs.append(output)
+            self.packed.setdefault(call.module, []).append(seen)
+        return torch.cat(outputs, dim=2)
+
+
 def _attention_layers(model: Model) -> list[Attention]:
     """The attention layer of each block; to the source where there is one."""
     stack = model.decoder if isinstance(model, Transformer) else model.stack
@@ -211,17 +407,10 @@ def _attention_layers(model: Model) -> list[Attention]:
     return layers
 
 
-def _encode(tokens: Tokens, text: str, limit: int) -> tuple[Encoded, str]:
-    """The tokens that the model takes, and in words how much of the text that is."""
-    whole = tokens.encode(text)
-    if len(whole.ids) <= limit:
-        return whole, f"all {len(whole.ids)} tokens"
-    return tokens.encode(text, limit=limit), f"the first {limit} of {len(whole.ids)} tokens"
-
-
-def _shifted(tokens: Tokens, target: list[int]) -> Tensor:
+def _shifted(model: Model, target: list[int]) -> Tensor:
     """What a model is given while it writes the target: the row of a token is how it came about."""
-    before = [] if tokens.begin is None else [tokens.begin]
+    begin = None if model.tokens is None else model.tokens.begin
+    before = [] if begin is None else [begin]
     return torch.tensor([[*before, *target][: len(target)]])
 
 
@@ -233,23 +422,3 @@ def _tokens(tokens: Tokens, text: str, encoded: Encoded) -> tuple[Token, ...]:
 def _made(lens: Lens, taken: str, aim: str = "") -> dict[str, str]:
     made = {"by": f"limelight {__version__}", "lens": repr(lens), "taken": taken}
     return {**made, "target taken": aim} if aim else made
-
-
-def _look_outside(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
-    text: str,
-    lens: Lens,
-    layers: Sequence[int] | None,
-    heads: Sequence[int] | None,
-) -> Recording:
-    """A Hugging Face model, through `watch`."""
-    from limelight.seeing.watching.watch import watch
-
-    _check_text(text)
-    if tokenizer is None:
-        raise OptionError("a Hugging Face model needs its tokenizer= to read a text")
-    inputs = tokenizer(text, return_tensors="pt").to(model.device)
-    with torch.no_grad(), watch(model, lens, layers=layers, heads=heads) as watched:
-        model(**inputs)
-    return watched.recording(tokenizer, text=text)

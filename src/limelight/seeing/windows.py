@@ -94,7 +94,7 @@ def read(
         taken = min(total, model.config.context - added)
         counter = _Counter(_layers(model), progress)
         with intercept(counter.count):
-            recording = look_inside(model, model.tokens, text, None, lens)
+            recording = look_inside(model, text, None, lens)
         return Reading(recording, total, taken, ((0, taken),), None, _unknown(model, encoded))
     starts = _starts(total, room, stride or max(1, room // 2))
     counter = _Counter(_layers(model) * len(starts), progress)
@@ -166,8 +166,7 @@ def _window(
     if first > 0:
         first = _word_edge(text, spans, range(first, min(last - 1, first + _SEARCH)))
     part = text[spans[first][0] : spans[last - 1][1]]
-    assert model.tokens is not None
-    recording = look_inside(model, model.tokens, part, None, lens)
+    recording = look_inside(model, part, None, lens)
     plain = sum(not token.special for token in recording.tokens)
     if plain != last - first:
         raise UnavailableError(

@@ -13,7 +13,7 @@ from limelight.errors import OptionError
 from limelight.ops.calls import AttentionCall
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
-from limelight.ops.places import Places, in_backward, stack_and_layer
+from limelight.ops.places import Places, in_backward
 from limelight.seeing.choice import check_chosen
 from limelight.seeing.recording.join import Piece, join
 from limelight.seeing.recording.recording import Recording
@@ -161,7 +161,7 @@ class Watched:
             occurrence: which call of the layer, where it attends several times in a forward call.
         """
         if isinstance(layer, str):
-            stack, number = stack_and_layer(layer)
+            stack, number = self.places.stack_and_layer(layer)
             layer = number or 0
         home = self._stack(stack)
         pieces = home.pieces(Key(layer, occurrence), which)
