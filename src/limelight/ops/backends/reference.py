@@ -94,9 +94,11 @@ def scores(problem: Problem, region: Region | None = None) -> Tensor:
     return scaled if may is None else scaled.masked_fill(~may, float("-inf"))
 
 
-def allowed(problem: Problem, region: Region) -> Tensor | None:
+def allowed(problem: Problem, region: Region | None = None) -> Tensor | None:
     """Which keys of the region each query may see, broadcastable to `b h r c`; None: all."""
-    return None if problem.mask is None else problem.mask.allowed(region)
+    if problem.mask is None:
+        return None
+    return problem.mask.allowed(whole(problem) if region is None else region)
 
 
 def normalise(masked: Tensor) -> tuple[Tensor, Tensor]:
