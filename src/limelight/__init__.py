@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from limelight.models.generation.sampling import Sampling as Sampling
     from limelight.models.loading.pretrained import load as load
     from limelight.models.loading.pretrained import save as save
+    from limelight.models.loading.state import WeightsReport as WeightsReport
+    from limelight.models.loading.state import compare_weights as compare_weights
+    from limelight.models.loading.state import load_weights as load_weights
     from limelight.models.transformer import Transformer as Transformer
     from limelight.ops.attend import attend as attend
     from limelight.ops.attend import explain_choice as explain_choice
@@ -103,6 +106,9 @@ _HOME = {
     "Transformer": "models.transformer",
     "load": "models.loading.pretrained",
     "save": "models.loading.pretrained",
+    "WeightsReport": "models.loading.state",
+    "compare_weights": "models.loading.state",
+    "load_weights": "models.loading.state",
     "generate": "models.generation.generate",
     "stream": "models.generation.generate",
     "Sampling": "models.generation.sampling",

@@ -16,6 +16,7 @@ from limelight.cli.exercise import exercise
 from limelight.cli.explore import explore
 from limelight.cli.generate import generate
 from limelight.cli.heads import heads
+from limelight.cli.info import info
 from limelight.cli.show import show
 from limelight.cli.study import study
 from limelight.cli.train import train
@@ -42,6 +43,7 @@ app.command()(train)
 app.command()(translate)
 app.command()(generate)
 app.command()(embed)
+app.command()(info)
 
 
 def _print_version(wanted: bool) -> bool:

@@ -466,7 +466,7 @@ GEMMA = replace(
 
 GEMMA2 = replace(
     GEMMA,
-    name="Gemma 2 and 3",
+    name="Gemma",
     modules={
         **LLAMA.modules,
         **_HEAD_NORMS,

@@ -52,8 +52,8 @@ class Gguf:
         if architecture not in _NAMES:
             known = " or ".join(map(repr, _NAMES))
             raise FileError(f"{path}: architecture {architecture!r} is unknown, expected {known}")
-        self._architecture = str(architecture)
-        self._names = _NAMES[self._architecture]
+        self.architecture = str(architecture)
+        self._names = _NAMES[self.architecture]
         self._stored_names = {theirs: own for own, theirs in self._names.items()}
         if self.about("expert_count", 0):
             raise FileError(f"{path}: a mixture of experts, expected one feed-forward per layer")
@@ -72,7 +72,7 @@ class Gguf:
 
     def about(self, name: str, default: Any = None) -> Any:
         """A metadata value of the architecture."""
-        return self.get(f"{self._architecture}.{name}", default)
+        return self.get(f"{self.architecture}.{name}", default)
 
     def require(self, name: str, kind: type[T], default: T | None = None) -> T:
         """A metadata value that the model cannot do without; a whole number is a count."""
@@ -99,7 +99,7 @@ class Gguf:
                 f"{self.path}: tensor {self.stored_name(name)!r} is stored as "
                 f"{tensor.tensor_type.name}, which cannot be read"
             ) from error
-        if self._architecture != "llama":
+        if self.architecture != "llama":
             # Gemma's norms multiply by 1 + weight, which a GGUF file has added up.
             return weights - 1 if name.endswith("norm.weight") else weights
         if not name.endswith(("self_attn.q_proj.weight", "self_attn.k_proj.weight")):
@@ -134,14 +134,14 @@ class Gguf:
         return self._require("attention.head_count_kv", int, self._heads())
 
     def _require(self, name: str, kind: type[T], default: T | None = None) -> T:
-        return self.require(f"{self._architecture}.{name}", kind, default)
+        return self.require(f"{self.architecture}.{name}", kind, default)
 
     def config(self) -> dict[str, Any]:
         """The metadata as a Hugging Face `config.json` would say it."""
         for name in ("attention.head_count", "attention.head_count_kv"):
             if isinstance(self.about(name), list):
                 raise FileError(
-                    f"{self.path}: {self._architecture}.{name} differs from layer to layer, "
+                    f"{self.path}: {self.architecture}.{name} differs from layer to layer, "
                     "expected one"
                 )
         described = {
@@ -163,7 +163,7 @@ class Gguf:
             "bos_token_id": self.get("tokenizer.ggml.bos_token_id"),
             "eos_token_id": self.get("tokenizer.ggml.eos_token_id"),
         }
-        return described if self._architecture == "llama" else {**described, **self._gemma()}
+        return described if self.architecture == "llama" else {**described, **self._gemma()}
 
     def _gemma(self) -> dict[str, Any]:
         """What a file of Gemma 3 says besides, and what its family takes for granted."""
@@ -186,6 +186,10 @@ class Gguf:
             stored = self.stored_name(name)
             raise FileError(f"{self.path}: holds no tensor {stored!r}, which this model needs")
         return tuple(int(size) for size in reversed(self._tensors[name].shape))
+
+    def stored_type(self, name: str) -> str:
+        """How a tensor is stored."""
+        return str(self._tensors[name].tensor_type.name)
 
     def _rope_scaling(self) -> dict[str, Any] | None:
         kind = self.about("rope.scaling.type", "none")

@@ -82,25 +82,30 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
     if dtype not in FLOATING:
         kinds = ", ".join(map(str, FLOATING))
         raise OptionError(f"dtype must be one of {kinds}, found {dtype!r}")
+    path = locate(name_or_path)
+    if is_file(path):
+        model = _load_file(path, dtype)
+    elif is_file(path / OWN):
+        model = _load_own(path, dtype)
+    else:
+        model = _load_folder(path, dtype)
+    named = str(name_or_path) in _NAMED
+    model.name = str(name_or_path) if named else Path(name_or_path).resolve().stem
+    return model
+
+
+def locate(name_or_path: str | Path) -> Path:
+    """The file or folder that a name or a path means; of a run, its newest checkpoint."""
     # An empty path would mean the current folder, which nobody asks for by giving nothing.
     if not isinstance(name_or_path, str | Path) or not str(name_or_path):
         raise OptionError(f"name_or_path must be a name or a path, found {name_or_path!r}")
     named = _NAMED.get(str(name_or_path))
     path = Path(name_or_path) if named is None else named()
-    checkpoints = checkpoint_steps(path)
-    if is_file(path):
-        model = _load_file(path, dtype)
-    elif is_file(path / OWN):
-        model = _load_own(path, dtype)
-    elif checkpoints:
-        model = _load_own(checkpoint_folder(path, checkpoints[-1]), dtype)
-    elif is_folder(path):
-        model = _load_folder(path, dtype)
-    else:
+    if not is_file(path) and not is_folder(path):
         names = ", ".join(map(repr, _NAMED))
         raise FileError(f"{path}: no such file or folder, and not one of the names {names}")
-    model.name = str(name_or_path) if named is not None else path.resolve().stem
-    return model
+    checkpoints = [] if is_file(path / OWN) else checkpoint_steps(path)
+    return checkpoint_folder(path, checkpoints[-1]) if checkpoints else path
 
 
 def save(model: Model, folder: str | Path) -> None:
@@ -292,16 +297,21 @@ class _Unfilled(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def fill(config: Config, make: Callable[[str, Sequence[int]], Tensor], dtype: torch.dtype) -> Model:
-    """A model of this config; `make` gives a tensor of it by its name and shape."""
+def empty_model(config: Config) -> Model:
+    """A model of this config whose tensors have shapes and no values."""
     kinds: dict[str, type[Model]] = {
         "encoder": Encoder,
         "decoder": Decoder,
         "transformer": Transformer,
     }
-    # On the meta device no memory is filled with first weights that are thrown away at once.
+    # On the meta device no memory is filled with initial weights that are thrown away at once.
     with torch.device("meta"), _Unfilled():
-        model = kinds[config.kind](config)
+        return kinds[config.kind](config)
+
+
+def fill(config: Config, make: Callable[[str, Sequence[int]], Tensor], dtype: torch.dtype) -> Model:
+    """A model of this config; `make` gives a tensor of it by its name and shape."""
+    model = empty_model(config)
     state = {
         name: make(name, slot.shape).to(dtype).contiguous()
         for name, slot in model.state_dict().items()

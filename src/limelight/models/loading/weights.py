@@ -31,6 +31,10 @@ class Weights(Protocol):
         """The shape of one tensor, which is not read."""
         ...
 
+    def stored_type(self, name: str) -> str:
+        """The type that one tensor is stored in: F32, BF16, Q4_K …"""
+        ...
+
     def read(self, name: str) -> Tensor:
         """One tensor in memory of its own, as stored (quantised ones as float32)."""
         ...
@@ -131,6 +135,9 @@ class Safetensors:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._handles[name].get_slice(name).get_shape())
+
+    def stored_type(self, name: str) -> str:
+        return str(self._handles[name].get_slice(name).get_dtype())
 
     def read(self, name: str) -> Tensor:
         try:
