@@ -51,6 +51,14 @@ def test_typing_shows_the_tokens_and_the_strongest_links(opened: Opened) -> None
     page.locator(".sentence .token", has_text="phones").wait_for()
     labels = page.locator(".sentence .token").all_inner_texts()
     assert labels == ["[CLS]", "I", "love", "apple", "phones", "[SEP]"]
+    # the head follows the text until a person chooses one; then it stays
+    chosen = page.locator("select[aria-label=Head]")
+    page.fill(".type", SENTENCE)
+    until(page, "document.querySelector('.story').innerText.startsWith('it looks at animal 0.677')")
+    page.get_by_role("button", name="Layer 0, head 2", exact=True).click()
+    page.fill(".type", SENTENCE + " So it slept.")
+    page.locator(".sentence .token", has_text="slept").wait_for()
+    assert chosen.input_value() == "2"
     page.get_by_role("button", name="bank").click()
     page.locator(".sentence .token", has_text="river").wait_for()
     # the text is dropped as a file, too
@@ -109,7 +117,7 @@ def test_attention_rows_heads_search_and_overlay(opened: Opened, rec: Recording)
     layer, head = divmod(int(weights.argmax()), weights.shape[1])
     assert best == f"Layer {layer}, head {head}: {three(weights.max())}"
     page.fill(".find", "")
-    page.locator(".cells:not(.ranked)").wait_for()
+    page.locator("div.cells:not(.ranked)").wait_for()
     # two heads over one another, then their mean
     page.get_by_role("button", name="Layer 3, head 1", exact=True).click()
     page.get_by_role("button", name="Layer 2, head 1", exact=True).click(modifiers=["Shift"])
@@ -205,7 +213,7 @@ def test_a_cut_link_changes_what_the_library_says(opened: Opened, rec: Recording
 
 def test_a_long_text_is_a_map_with_exact_tiles(opened: Opened) -> None:
     words = Path(__file__).parent.parent.parent.joinpath("DESIGN.md").read_text(encoding="utf-8")
-    text = words[:1800]
+    text = words[:1500]
     page = opened()
     page.fill(".type", text)
     page.get_by_role("tab", name="Long text").click()

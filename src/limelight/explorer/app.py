@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,10 @@ def create_app(library: Library, *, token: str | None = None, framed: bool = Fal
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncGenerator[None]:
+        # The first text need not wait for its model: it loads while the page does.
+        loading = asyncio.ensure_future(worker.run(lambda _: library.warm()))
         yield
+        loading.cancel()
         worker.close()
 
     app = FastAPI(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
+from limelight.explorer.patterns import MOST_TOKENS as MOST_PATTERNS
 from limelight.explorer.patterns import PATTERNS, patterns
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
@@ -27,7 +28,7 @@ def text_frame(recording: Recording, kind: str) -> bytes:
     `norms` l h j: the length of each value vector. `patterns` l h p: see `patterns`.
     """
     shape = (len(recording.layers), *recording.layers[0].extent[1:])
-    head: dict[str, Any] = {**_head(recording), "kind": kind, "patterns": PATTERNS}
+    head: dict[str, Any] = {**_head(recording), "kind": kind, "patterns": []}
     count = 1
     for size in shape:
         count *= size
@@ -36,7 +37,8 @@ def text_frame(recording: Recording, kind: str) -> bytes:
         arrays["weights"] = torch.stack([seen.dense()[0].float() for seen in recording.layers])
     else:
         arrays["thumbs"] = torch.stack([seen.map.max[0].half() for seen in recording.layers])
-    arrays["patterns"] = patterns(recording)
+    if max(len(recording.queries), len(recording.tokens)) <= MOST_PATTERNS:
+        head["patterns"], arrays["patterns"] = PATTERNS, patterns(recording)
     arrays["entropy"] = torch.stack([seen.entropy[0].float().mean(-1) for seen in recording.layers])
     norms = value_norms(recording)
     if norms is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from limelight.errors import FileError, LimelightError, OptionError
@@ -78,6 +80,11 @@ class Library:
             return "recording"
         return type(self.model(name)).__name__.lower()
 
+    def warm(self) -> None:
+        """Load the first model; what is wrong with it is said when it is asked for."""
+        with suppress(LimelightError):
+            self.model(self.names[0])
+
     def path(self, name: str) -> str:
         """What Python calls a model by: its name, or the path it was given by."""
         self._check(name)
@@ -123,7 +130,8 @@ class Library:
             turn.pause()
             return call.attend()
 
-        with intercept(between):  # pyright: ignore[reportArgumentType]
+        with intercept(between), warnings.catch_warnings():  # pyright: ignore[reportArgumentType]
+            warnings.simplefilter("ignore", UserWarning)  # the page says how much was read
             return look(text, model, LENS)
 
     def _drop(self) -> None:

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from limelight.seeing.recording.recording import Recording
 
+MOST_TOKENS = 512
+"""Beyond, to go over all weights of all heads would take longer than to read the text."""
+
 PATTERNS = ["previous", "self", "next", "first", "same", "after same"]
 """The token before; the token itself; the one after; the first token (a sink); the same token
 earlier in the text; and the token that came after it (induction)."""

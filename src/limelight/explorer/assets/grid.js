@@ -94,7 +94,7 @@ export function createGrid(app) {
     const by = values();
     const order = by ? [...thumbs].sort((a, b) => by[b.place] - by[a.place] || a.place - b.place) : thumbs;
     cells.classList.toggle("ranked", by !== null);
-    cells.style.setProperty("--heads", String(text.spec.heads.length));
+    cells.style.setProperty("--heads", String(text.spec.heads.length * beside()));
     for (const thumb of thumbs) {
       const { layer, head, place, note, button } = thumb;
       const name = `${/** @type {ReadText} */ (text).spec.layers[layer]}.${/** @type {ReadText} */ (text).spec.heads[head]}`;
@@ -106,6 +106,14 @@ export function createGrid(app) {
     cells.replaceChildren(...order.map(({ button }) => button));
     mark(store.get());
   }
+
+  /** Layers that stand side by side, so that the heads of a deep model fill their card. */
+  function beside() {
+    const { layers, heads } = /** @type {ReadText} */ (text).spec;
+    const room = Math.floor((cells.clientWidth || 1200) / (heads.length * 42));
+    return Math.max(1, Math.min(Math.ceil(layers.length / 10), room));
+  }
+  new ResizeObserver(() => { if (text) cells.style.setProperty("--heads", String(text.spec.heads.length * beside())); }).observe(cells);
 
   /** "it → animal": the tokens or words so called, and the weight of that link in every head. */
   function find() {

@@ -44,6 +44,8 @@ export function create(app) {
   let pointed = null;
   let row = 0; // what the text beside is about
   let asked = 0;
+  let told = -1; // the row and column that the text beside was written for
+  let toldColumn = -1;
   const tiles = new Tiles(app, () => request());
 
   const size = () => Math.max(120, canvas.clientWidth - STRIP);
@@ -65,7 +67,7 @@ export function create(app) {
         key = now;
         overview = frame;
         tiles.open(ask);
-        if (fresh) { whole(); seekers.replaceChildren(html("p", { class: "hint" }, "Search a word above.")); }
+        if (fresh) { pointed = null; told = -1; whole(); tell(); seekers.replaceChildren(html("p", { class: "hint" }, "Search a word above.")); }
         list();
         if (search.value) find();
       } catch (error) {
@@ -175,6 +177,7 @@ export function create(app) {
     else strips(pen, side);
     minimap(side);
     beside();
+    if (pointed) tell(); // a tile that has come may know the weight
   }
 
   /** Entropy of the rows along the left, received along the top. */
@@ -227,8 +230,6 @@ export function create(app) {
     pen.strokeRect(left * by, top * by, Math.max(3, side * scale * by), Math.max(3, side * scale * by));
   }
 
-  let told = -1;
-  let toldColumn = -1;
   /** The text around the row, its answers coloured where they are known. */
   function beside() {
     const at = pointed ? pointed.row : Math.floor(top + (size() * scale) / 2);

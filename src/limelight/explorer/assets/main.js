@@ -77,6 +77,7 @@ async function boot() {
   // reading: the newest text wins, an answer that comes late is dropped
   let running = new AbortController();
   let turn = 0;
+  let reading = false; // what changes now was chosen by the text, not by a person
 
   /** @param {Partial<import("./state.js").Chosen>} change */
   async function type(change) {
@@ -94,19 +95,24 @@ async function boot() {
       if (mine !== turn) return; // stale: never drawn
       const text = new ReadText(frame, ask, start.colours);
       const sameModel = app.text?.spec.model === text.spec.model && app.text?.spec.heads.length === text.spec.heads.length;
-      app.text = text;
       notice.hidden = true;
       const { choice } = text.spec;
       const inside = state.layer < text.spec.layers.length && state.head < text.spec.heads.length;
       const pinned = typing.pinned && sameModel && inside;
       /** @type {Partial<import("./state.js").Chosen>} */
       const place = pinned || (change.layer !== undefined && inside) ? {} : { layer: choice.layer, head: choice.head };
-      const locked = change.locked !== undefined && change.locked !== null && change.locked < text.rows ? {} : { locked: pinned ? null : choice.query, held: [] };
+      const asked = change.locked !== undefined && change.locked !== null && change.locked < text.rows;
+      const same = pinned && state.locked !== null && app.text?.spec.queries.labels[state.locked] === text.spec.queries.labels[state.locked];
+      const locked = asked || same ? {} : { locked: choice.query, held: [] };
       const panel = !text.whole && state.panel === "attention" ? { panel: "long" } : {};
+      app.text = text;
       dressBar();
+      reading = true;
       store.set({ ...change, query: null, key: null, ...(sameModel ? {} : { others: [] }), ...place, ...locked, ...panel, read: turn });
+      reading = false;
       const took = Math.round(performance.now() - began);
-      app.say(`${text.rows.toLocaleString("en")} tokens · ${text.spec.layers.length} layers × ${text.spec.heads.length} heads · ${took} ms`);
+      const part = /the first [\d,]+ of [\d,]+ tokens/.exec(text.spec.made)?.[0]; // a model takes so many at once
+      app.say(`${part ? `${part}, as many as this model takes` : `${text.rows.toLocaleString("en")} tokens`} · ${text.spec.layers.length} layers × ${text.spec.heads.length} heads · ${took} ms`);
       root.dataset.ready = String(turn);
     } catch (error) {
       if (mine === turn) fail(error);
@@ -172,7 +178,7 @@ async function boot() {
 
   store.watch((/** @type {import("./state.js").Chosen} */ state, /** @type {import("./state.js").Chosen} */ before) => {
     if (state.scheme !== before.scheme || state.systemDark !== before.systemDark) dress();
-    if (state.layer !== before.layer || state.head !== before.head) typing.pin();
+    if (!reading && (state.layer !== before.layer || state.head !== before.head)) typing.pin();
     controls?.show(state);
     tabs.show(state);
     if (state.panel !== before.panel || open === null) show().catch(fail);

@@ -79,6 +79,6 @@ export function createTyping(app) {
     element, model: html("label", { class: "model-choice" }, html("span", { class: "hint" }, "Model"), model), write,
     /** A head that a person chose stays while they type. */
     get pinned() { return pinned; },
-    pin: () => { if (document.activeElement !== area && document.activeElement !== model) pinned = true; },
+    pin: () => { pinned = true; },
   };
 }

@@ -1,0 +1,122 @@
+"""Draw the explorer's pictures for the README by using it: two screenshots and a short film.
+
+    .venv/bin/python docs/make_explorer_figures.py
+
+Needs Chromium and the packages playwright and pillow.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import limelight as ll
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+FOLDER = Path(__file__).parent / "figures"
+LONG = Path(__file__).parent.parent / "DESIGN.md"
+
+
+def main() -> None:
+    """Draw everything anew."""
+    from playwright.sync_api import sync_playwright
+
+    explorer = ll.explore("minilm")
+    try:
+        with sync_playwright() as playwright:
+            flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            program = shutil.which("chromium")
+            browser = playwright.chromium.launch(executable_path=program, args=flags)
+            photograph(browser, explorer.url)
+            film(browser, explorer.url)
+            browser.close()
+    finally:
+        explorer.stop()
+
+
+def photograph(browser: Browser, url: str) -> None:
+    """Attention in the light, a link cut in the dark."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1000}, device_scale_factor=1.25)
+    page.goto(url)
+    page.locator(".attention[data-drawn]").wait_for()
+    page.wait_for_timeout(500)
+    page.screenshot(path=FOLDER / "explorer.png")
+    page.close()
+    page = browser.new_page(
+        viewport={"width": 1280, "height": 860}, color_scheme="dark", device_scale_factor=1.25
+    )
+    page.goto(f"{url}#panel=cause")
+    cut(page)
+    page.screenshot(path=FOLDER / "explorer_cause.png")
+    page.close()
+
+
+def cut(page: Page) -> None:
+    page.locator(".cause[data-drawn]").wait_for(timeout=120_000)
+    page.get_by_role("button", name="Cut the link to animal").click()
+    page.locator("[data-sentence]").wait_for()
+    page.wait_for_timeout(300)
+
+
+def film(browser: Browser, url: str) -> None:
+    """Typing, cutting a link, zooming into a long text."""
+    from PIL import Image
+
+    page = browser.new_page(viewport={"width": 960, "height": 640})
+    frames: list[tuple[Image.Image, int]] = []
+
+    def take(milliseconds: int) -> None:
+        picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        frames.append((picture.quantize(64, dither=Image.Dither.NONE), milliseconds))
+
+    page.goto(url)
+    page.locator(".attention[data-drawn]").wait_for()
+    page.fill(".type", "")
+    sentence = "The animal didn't cross the street because it was too"
+    page.locator(".type").press_sequentially(sentence, delay=5)
+    for word in ("tired", "wide"):
+        for letter in f" {word}.":
+            page.keyboard.type(letter)
+            page.wait_for_timeout(450)
+            take(160)
+        take(1300)
+        for _ in f" {word}.":
+            page.keyboard.press("Backspace")
+    page.keyboard.type(" tired.")
+    page.wait_for_timeout(700)
+    page.get_by_role("tab", name="Cause").click()
+    page.locator(".cause[data-drawn]").wait_for(timeout=120_000)
+    page.mouse.wheel(0, 260)
+    take(1200)
+    cut(page)
+    take(1800)
+    page.get_by_role("tab", name="Long text").click()
+    page.fill(".type", LONG.read_text(encoding="utf-8")[:1800])
+    page.locator(".said", has_text="first 512").wait_for(timeout=120_000)
+    page.wait_for_timeout(2500)
+    page.mouse.wheel(0, 330)
+    page.wait_for_timeout(300)
+    take(1000)
+    box = page.locator("canvas.map").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 0.42 * box["width"], box["y"] + 0.4 * box["width"])
+    for _ in range(11):
+        page.mouse.wheel(0, -100)
+        page.wait_for_timeout(350)
+        take(180)
+    take(1800)
+    page.close()
+    pictures = [picture for picture, _ in frames]
+    durations = [milliseconds for _, milliseconds in frames]
+    pictures[0].save(
+        FOLDER / "explorer.gif", save_all=True, append_images=pictures[1:], duration=durations,
+        loop=0, optimize=True,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
