@@ -84,7 +84,7 @@ def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
     key, value = (one.abs().repeat_interleave(group, dim=1) for one in (p.key, p.value))
     kept = torch.ones_like(weights)
     if p.dropout:
-        keep = dropout.keep(p.seed, p.dropout, *p.extent, weights.device)
+        keep = dropout.keep(p.seed, p.dropout, p.extent.h, reference.whole(p))
         kept = keep / (1 - p.dropout)
     flow_out = flow.out.double().abs()
     towards = kept * (flow_out @ value.mT)
