@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from limelight.insight.exercise import exercise as exercise
     from limelight.insight.heads import heads as heads
     from limelight.insight.rollout import rollout as rollout
+    from limelight.insight.shift import shift as shift
     from limelight.insight.studies.listing import study as study
     from limelight.insight.worked.reading import worked as worked
     from limelight.layers.attention import Attention as Attention
@@ -119,6 +120,7 @@ _HOME = {
     "cause": "insight.cause",
     "rollout": "insight.rollout",
     "heads": "insight.heads",
+    "shift": "insight.shift",
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
     "watch": "seeing.watching.watch",

@@ -17,6 +17,7 @@ from limelight.cli.explore import explore
 from limelight.cli.generate import generate
 from limelight.cli.heads import heads
 from limelight.cli.info import info
+from limelight.cli.shift import shift
 from limelight.cli.show import show
 from limelight.cli.study import study
 from limelight.cli.train import train
@@ -37,6 +38,7 @@ app.command()(explore)
 app.command()(worked)
 app.command()(cause)
 app.command()(heads)
+app.command()(shift)
 app.command()(exercise)
 app.command()(study)
 app.command()(train)

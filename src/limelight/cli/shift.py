@@ -1,0 +1,51 @@
+"""`limelight shift`: how a word's meaning moves through the layers, in one sentence and another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def shift(
+    word: Annotated[str, typer.Argument(help="The word; it stands once in every sentence.")],
+    sentences: Annotated[list[str], typer.Argument(help="One or more sentences.")],
+    toward: Annotated[
+        list[str],
+        typer.Option(help="A group of words: fruit=banana,pear,mango.", show_default=False),
+    ],
+    model: Annotated[str, typer.Option(help="minilm, smollm2, or the path of a model.")] = "minilm",
+    template: Annotated[
+        str, typer.Option(help="The sentence that the groups' words stand in.")
+    ] = "I bought a {}.",
+    save: Annotated[
+        Path | None, typer.Option(help="Write the figure or the numbers: .png, .svg, .json, ...")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Show how a word's vector moves toward groups of words, layer by layer."""
+    from limelight.errors import OptionError
+    from limelight.files import check_writable
+    from limelight.insight import shift as insight
+
+    groups: dict[str, list[str]] = {}
+    for option in toward:
+        name, equals, members = option.partition("=")
+        groups[name] = [member.strip() for member in members.split(",") if member.strip()]
+        if not (name and equals and groups[name]):
+            raise OptionError(f"--toward must be NAME=WORD,WORD,..., found {option!r}")
+    if save is not None:
+        check_writable(save)
+    found = insight.shift(word, sentences, groups, model=model, template=template)
+    if save is not None:
+        found.save(save)
+    if json:
+        print(found.to_json())
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(found.table())
+    if save is not None:
+        console.print(f"Wrote {save}.", markup=False)
