@@ -18,7 +18,7 @@ from limelight.insight.table import Table
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import load
-from limelight.ops.lens.sources import Call
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _taken(reading: Reading, places: list[int]) -> Tensor:
         layers, _ = watch_rows(reading, reading.rows(1), Lens())
     found: list[Tensor] = []
     for seen in layers:
-        assert isinstance(seen.source, Call)
+        assert isinstance(seen.source, Recomputed)
         size = seen.source.problem.value[0].norm(dim=-1)
         size = size.repeat_interleave(seen.extent.h // len(size), dim=0)
         found.append((seen.rows(places)[0].mean(1) * size).sum(0).double().cpu())
