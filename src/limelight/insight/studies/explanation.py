@@ -51,7 +51,7 @@ def run(seed: int = 0) -> Study:
         claim="attention is not explanation: a high weight does not guarantee causal importance.",
         source="002 'Common Misconceptions'",
         measured="over 100 sentences on MiniLM: rank correlation between the weight that 'it' "
-        "gives each token (mean over heads) and the change of its final vector when that "
+        "gives each word (mean over heads) and the change of its final vector when that "
         "link is cut everywhere",
         checks=(
             at_most("median rank correlation of weight and causal change", medians["weight"], 0.8),
@@ -108,7 +108,9 @@ def _sentence(model: torch.nn.Module, text: str, seed: int) -> dict[str, Any]:
         "rollout": rolled_out(bench.layers, start),
         "gradient": gradient,
     }
-    others = torch.arange(n) != place
+    # special tokens are where heads rest: they would make every strongest link one that says little
+    others = torch.tensor([not token.special for token in reading.tokens])
+    others[place] = False
     effect = change.cpu()[others]
     weight = measures["weight"].cpu()[others]
     return {
