@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SAY = {"01_attend.py": "Choice(impl='native'", "02_look.py": 'best match "animal" 0.677'}
+SAY = {
+    "01_attend.py": "Choice(impl='native'",
+    "02_look.py": 'best match "animal" 0.677',
+    "03_watch_any_module.py": "the same numbers: True",
+}
 
 
 def test_every_example_is_run() -> None:
