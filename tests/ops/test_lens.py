@@ -377,6 +377,20 @@ def test_weights_take_the_operators_of_tensors_and_the_functions_of_numpy():
     assert len({one, one}) == 1
 
 
+def test_a_seen_is_found_in_a_list():
+    """Where == gave a tensor, `in` raised: its truth is ambiguous."""
+    one, two = (Seen.of_weights(torch.rand(1, 2, 3, 4)) for _ in range(2))
+    assert one in [None, "a", False, two, one]
+    assert one not in [None, "a", True, two]
+    assert [two, one].index(one) == 1
+
+
+def test_a_band_wider_than_any_number_is_the_whole_row():
+    q, k, v = sizes()
+    _, seen = ll.attend(q, k, v, lens=Lens(band=2**63 - 1))
+    torch.testing.assert_close(seen.band, torch.ones(2, 4, 19))
+
+
 def test_weights_are_not_changed_in_place():
     one = Seen.of_weights(torch.rand(1, 2, 3, 4))
 

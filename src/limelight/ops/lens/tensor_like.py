@@ -134,14 +134,15 @@ OPERATORS = tuple(
 
 
 def _compare(name: str) -> Callable[..., Any]:
-    """By element against tensors and arrays; against anything else, who it is.
+    """By element against tensors, arrays and numbers; against anything else, who it is.
 
     So `seen in [...]` finds a Seen, as its hash does, where a tensor's == would have no truth.
     """
     by_element = _forward(name)
 
     def operator(self: TensorLike, other: Any) -> Any:
-        if isinstance(other, Tensor) or type(other).__module__ == "numpy":
+        number = isinstance(other, Tensor | int | float) and not isinstance(other, bool)
+        if number or type(other).__module__ == "numpy":
             return by_element(self, other)
         return (self is other) == (name == "__eq__")
 
