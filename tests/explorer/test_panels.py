@@ -256,6 +256,21 @@ def test_a_decoder_writes_and_another_token_can_be_taken(opened: Opened) -> None
     assert page.locator(".generation .small-table tr").count() > 3
 
 
+@pytest.mark.soak
+def test_roles_of_heads_are_measured_and_lead_to_the_heads(opened: Opened) -> None:
+    page = opened("#panel=heads")
+    page.get_by_role("button", name="Measure").click()
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Measure").click()
+    previous = page.locator("[data-role=previous] .chip")
+    previous.first.wait_for(timeout=300_000)
+    expected = ll.heads("minilm", progress=False).top("previous", 1)[0]
+    assert previous.first.inner_text().startswith(f"{expected[0]}.{expected[1]}")
+    previous.first.click()
+    drawn(page, "attention")
+    assert page.locator("select[aria-label=Head]").input_value() == str(expected[1])
+
+
 def test_what_is_shared_makes_the_same_picture(
     opened: Opened, server: Server, rec: Recording, tmp_path: Path
 ) -> None:
@@ -301,7 +316,9 @@ def test_errors_are_readable_and_the_page_goes_on(opened: Opened) -> None:
     assert page.locator(".notice").first.is_hidden()
 
 
-@pytest.mark.parametrize("panel", ["attention", "compare", "steps", "cause", "long", "generation"])
+@pytest.mark.parametrize(
+    "panel", ["attention", "compare", "steps", "cause", "heads", "long", "generation"]
+)
 def test_every_panel_is_accessible_and_fits_a_narrow_screen(opened: Opened, panel: str) -> None:
     axe = Path(__file__).parent.parent.parent / "node_modules/axe-core/axe.min.js"
     page = opened(f"#panel={panel}", viewport={"width": 390, "height": 844})

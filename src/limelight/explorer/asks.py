@@ -108,3 +108,14 @@ class AskCut(Ask):
 
     links: Annotated[list[AskedLink], Field(min_length=1, max_length=64)]
     everywhere: bool = False
+
+
+class AskRoles(BaseModel):
+    """The roles of a model's heads, over a corpus or over plain sentences."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Name
+    corpus: Annotated[str, Field(min_length=1, max_length=MOST_LETTERS, pattern=r"\S")] | None = (
+        None
+    )

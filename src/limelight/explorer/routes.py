@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from limelight.explorer import asks, attention, cause, generation, long, steps, takeaway
+from limelight.explorer import asks, attention, cause, generation, long, roles, steps, takeaway
 from limelight.explorer.desk import Desk
 from limelight.explorer.work import Turn
 from limelight.seeing.recording.recording import Link, Recording
@@ -135,6 +135,13 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
             return cause.cut(model, rec, links, turn)
 
         return await desk.run(request, work)
+
+    @app.post("/api/roles", responses=events, response_class=Response)
+    async def roles_(ask: asks.AskRoles) -> Response:
+        """What every head does, over a corpus."""
+        return await desk.events(
+            lambda turn: roles.roles(desk.library.model(ask.model), ask.corpus, turn)
+        )
 
 
 def _heads(rec: Recording) -> list[tuple[int, int]]:

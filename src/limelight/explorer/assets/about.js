@@ -26,6 +26,10 @@ export const PANELS = {
     title: "Cause", bar: true, load: () => import("./cause.js"),
     about: "A weight says where a token looks, not what that does; here each link is cut and the model run again. Beside each weight stands what changed: the token's final vector, or what a decoder says comes next.",
   },
+  heads: {
+    title: "Heads", bar: false, load: () => import("./roles.js"),
+    about: "What each head does, measured over many texts rather than one: looks at the previous token, finds a repeated word, follows a pronoun. A role is given only where it beats chance by a margin, also on texts it was not chosen by.",
+  },
   long: {
     title: "Long text", bar: true, load: () => import("./long.js"),
     about: "A document as a map: each point is how much one token looks at another. From afar a cell shows the greatest weight in it; from near every weight is exact.",

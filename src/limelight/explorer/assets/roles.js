@@ -1,0 +1,60 @@
+// What every head does, over plain sentences or a text of one's own.
+
+import { html, number } from "../../views/page/assets/dom.js";
+import { askEvents } from "./api.js";
+
+const SHOWN = 8; // heads of a role
+
+/** @param {import("./main.js").App} app @returns {import("./main.js").Panel} */
+export function create(app) {
+  const { store } = app;
+  const source = /** @type {HTMLSelectElement} */ (html("select", { "aria-label": "Corpus" },
+    html("option", { value: "" }, "plain sentences, built in"), html("option", { value: "text" }, "the text above (drop a file)")));
+  const go = html("button", { type: "button", class: "chip strong-chip", click: () => measure() }, "Measure");
+  const stop = html("button", { type: "button", class: "chip", hidden: true, click: () => running.abort() }, "Cancel");
+  const progress = html("progress", { "aria-label": "Measuring", hidden: true });
+  const note = html("span", { class: "hint", role: "status" });
+  const rows = html("div", {}, html("p", { class: "hint" }, "Measure reads many short texts with the chosen model; this takes a while."));
+  const body = html("div", { class: "roles" },
+    html("div", { class: "grid-tools" }, html("label", {}, html("span", { class: "hint" }, "Over "), source), go, stop, progress, note),
+    html("section", { class: "card", "aria-label": "Roles" }, html("h3", {}, "Roles"), rows));
+  let running = new AbortController();
+
+  async function measure() {
+    running.abort();
+    running = new AbortController();
+    const mine = running;
+    const { model, text } = store.get();
+    stop.hidden = progress.hidden = false;
+    delete body.dataset.drawn;
+    try {
+      for await (const event of askEvents("/api/roles", { model, corpus: source.value ? text : null }, mine.signal)) {
+        if (event.done) show(event.done, model);
+        else note.textContent = `${event.calls.toLocaleString("en")} attention calls`;
+      }
+    } catch (error) {
+      app.fail(error);
+    } finally {
+      if (mine === running) stop.hidden = progress.hidden = true;
+    }
+  }
+
+  /** @param {any} found @param {string} model */
+  function show(found, model) {
+    note.textContent = `${model}, ${found.texts} texts`;
+    rows.replaceChildren(html("table", { class: "roles-table" },
+      html("thead", {}, html("tr", {}, ...["role", "chance", "needed", "heads, by their score on held-out texts"].map((name) => html("th", { scope: "col" }, name)))),
+      html("tbody", {}, ...found.roles.map((/** @type {any} */ role) => {
+        const heads = role.heads.map(([layer, head]) => ({ layer, head, score: role.held[layer][head] })).sort((/** @type {any} */ a, /** @type {any} */ b) => b.score - a.score);
+        return html("tr", { "data-role": role.name }, html("th", { scope: "row" }, role.name),
+          html("td", { class: "number" }, number(role.chance)), html("td", { class: "number" }, number(role.needed)),
+          html("td", {}, html("div", { class: "movers" }, ...heads.slice(0, SHOWN).map((/** @type {any} */ { layer, head, score }) => html("button", {
+            type: "button", class: "chip", title: "Look at this head", click: () => store.set({ layer, head, others: [], panel: "attention" }),
+          }, html("strong", {}, `${layer}.${head}`), number(score))),
+          heads.length > SHOWN ? html("span", { class: "hint" }, `and ${heads.length - SHOWN} more`) : "", heads.length ? "" : html("span", { class: "hint" }, "none"))));
+      }))));
+    body.dataset.drawn = model;
+  }
+
+  return { element: body, update: () => {}, leave: () => running.abort() };
+}

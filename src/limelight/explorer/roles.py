@@ -1,0 +1,48 @@
+"""The heads panel: what every head does, over plain sentences or a text of the user's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from limelight.explorer.work import Turn
+from limelight.insight.heads import heads
+from limelight.models.loading.pretrained import Model
+from limelight.ops.calls import AttentionCall, intercept
+
+_TOLD = 24
+"""Attention calls between two reports."""
+
+
+def roles(model: Model, corpus: str | None, turn: Turn) -> dict[str, Any]:
+    """The roles of every head, as `limelight.insight.heads` finds them.
+
+    Each role: its chance level, what is needed, the held-out score of every head `l h`, and the
+    heads that have it. Reports how many attention calls were made.
+    """
+    calls = 0
+
+    def between(call: AttentionCall) -> Tensor:
+        nonlocal calls
+        turn.pause()
+        calls += 1
+        if calls % _TOLD == 1:
+            turn.report({"calls": calls})
+        return call.attend()
+
+    with intercept(between):
+        found = heads(model, None if corpus is None else [corpus], progress=False)
+    return {
+        "texts": found.texts,
+        "roles": [
+            {
+                "name": name,
+                "chance": score.chance,
+                "needed": score.chance + score.margin,
+                "held": score.held.double().tolist(),
+                "heads": score.given.nonzero().tolist(),
+            }
+            for name, score in found.scores.items()
+        ],
+    }
