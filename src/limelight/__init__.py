@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from limelight.insight.rollout import rollout as rollout
     from limelight.insight.shift import shift as shift
     from limelight.insight.studies.listing import study as study
+    from limelight.insight.why import why as why
     from limelight.insight.worked.reading import worked as worked
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
@@ -121,6 +122,7 @@ _HOME = {
     "rollout": "insight.rollout",
     "heads": "insight.heads",
     "shift": "insight.shift",
+    "why": "insight.why",
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
     "watch": "seeing.watching.watch",

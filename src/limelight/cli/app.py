@@ -22,6 +22,7 @@ from limelight.cli.show import show
 from limelight.cli.study import study
 from limelight.cli.train import train
 from limelight.cli.translate import translate
+from limelight.cli.why import why
 from limelight.cli.worked import worked
 from limelight.version import __version__
 
@@ -39,6 +40,7 @@ app.command()(worked)
 app.command()(cause)
 app.command()(heads)
 app.command()(shift)
+app.command()(why)
 app.command()(exercise)
 app.command()(study)
 app.command()(train)
