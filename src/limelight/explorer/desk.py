@@ -63,7 +63,7 @@ class Desk:
     ) -> Result:
         """What the worker makes; the work ends when the client leaves."""
         job = asyncio.ensure_future(
-            self.worker.run(work, quick=quick, seconds=60.0 if quick else 900.0)
+            self.worker.run(work, quick=quick, seconds=300.0 if quick else 900.0)
         )
         gone = asyncio.ensure_future(_gone(request))
         try:
