@@ -19,7 +19,7 @@ show: .venv/built
 explore: .venv/explorer .venv/built
 	$(BIN)/limelight explore
 
-test: .venv/dev .venv/built .venv/browser
+test: .venv/dev .venv/built .venv/browser node_modules/.package-lock.json
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # For daily work: the operation, the layers and what is quick of the rest, in under 90 seconds.
@@ -31,7 +31,7 @@ fuzz: .venv/dev .venv/built
 	$(BIN)/python -m tests.fuzz --minutes 5
 
 # Long walks: every architecture, load.
-soak: .venv/dev .venv/built .venv/browser
+soak: .venv/dev .venv/built .venv/browser node_modules/.package-lock.json
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m soak; s=$$?; test $$s -eq 5 || exit $$s
 
 check: .venv/dev .venv/built node_modules/.package-lock.json
@@ -51,7 +51,7 @@ docs: .venv/docs .venv/built
 bench: .venv/bench .venv/built
 	$(BIN)/python -m benchmarks
 
-setup: .venv/dev .venv/built .venv/browser
+setup: .venv/dev .venv/built .venv/browser node_modules/.package-lock.json
 
 format: .venv/dev
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/clang-format -i $(filter csrc/%,$(CSRC))
