@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from limelight.models.encoder import Encoder as Encoder
     from limelight.models.generation.beam import Beam as Beam
     from limelight.models.generation.generate import generate as generate
-    from limelight.models.generation.generate import stream as stream
     from limelight.models.generation.sampling import Sampling as Sampling
     from limelight.models.loading.pretrained import load as load
     from limelight.models.loading.pretrained import save as save
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from limelight.seeing.recording.recording import Link as Link
     from limelight.seeing.recording.recording import Recording as Recording
     from limelight.seeing.steps.steps import steps as steps
+    from limelight.seeing.stream import stream as stream
     from limelight.seeing.watching.watch import watch as watch
 
 
@@ -112,7 +112,6 @@ _HOME = {
     "compare_weights": "models.loading.state",
     "load_weights": "models.loading.state",
     "generate": "models.generation.generate",
-    "stream": "models.generation.generate",
     "Sampling": "models.generation.sampling",
     "Beam": "models.generation.beam",
     "Recording": "seeing.recording.recording",
@@ -125,6 +124,7 @@ _HOME = {
     "why": "insight.why",
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
+    "stream": "seeing.stream",
     "watch": "seeing.watching.watch",
     "exercise": "insight.exercise",
     "study": "insight.studies.listing",

@@ -255,7 +255,7 @@ class _Chosen(NamedTuple):
 
     @classmethod
     def of(cls, model: Model, layers: Sequence[int] | None, heads: Sequence[int] | None) -> _Chosen:
-        modules = _attention_layers(model)
+        modules = attention_layers(model)
         check_chosen("layers", layers, len(modules))
         check_chosen("heads", heads, model.config.heads)
         numbers = tuple(range(len(modules)) if layers is None else layers)
@@ -396,7 +396,7 @@ class _PackedNotes(_Notes):
         return torch.cat(outputs, dim=2)
 
 
-def _attention_layers(model: Model) -> list[Attention]:
+def attention_layers(model: Model) -> list[Attention]:
     """The attention layer of each block; to the source where there is one."""
     stack = model.decoder if isinstance(model, Transformer) else model.stack
     layers: list[Attention] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, NamedTuple, overload
 
 from limelight.checks import check_whole
 from limelight.errors import OptionError, UnavailableError
@@ -16,6 +16,8 @@ from limelight.models.tokens import Tokens, prompt_ids
 
 Prompt = str | Sequence[int]
 """A text, or the token ids of one."""
+Ended = Literal["end", "stop", "length"]
+"""Why nothing more is written: an end token, a stop string, or no room."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Generated:
     """without the prompt and without the stop string; empty for a model without a tokenizer"""
     ids: list[int]
     """every token that was drawn, the one that ended it included"""
-    ended: Literal["end", "stop", "length"]
+    ended: Ended
     """by an end token, a stop string, or for want of room"""
 
     def __str__(self) -> str:
@@ -91,20 +93,29 @@ def generate(
     return answers[0] if alone else answers
 
 
-def stream(
+class Written(NamedTuple):
+    """A token as it is written."""
+
+    token: int
+    """its id"""
+    text: str
+    """what can be shown with it: empty while a character or a stop string may still be completed"""
+    ended: Ended | None
+    """why it is the last; None while more follow"""
+
+
+def write(
     model: Writer,
     prompt: str,
     *,
-    max_tokens: int = 64,
-    how: Sampling | None = None,
-    stop: Sequence[str] = (),
-    seed: int | None = None,
-) -> Iterator[str]:
-    """`generate` for one prompt, giving the text piece by piece as it is written.
+    max_tokens: int,
+    how: Sampling | None,
+    stop: Sequence[str],
+    seed: int | None,
+) -> Iterator[Written]:
+    """`generate` for one prompt, token by token; their texts put together are the same text.
 
-    The pieces put together are the text that `generate` gives; text that may become a stop string
-    is held back until it is clear that it does not. Beams cannot be streamed: which of them is the
-    best is known only at the end.
+    Beams cannot be written so: which of them is the best is known only at the end.
     """
     check_options(max_tokens=max_tokens, how=how, stop=stop, seed=seed)
     if isinstance(how, Beam):
@@ -112,18 +123,17 @@ def stream(
     if not isinstance(prompt, str):
         raise OptionError(f"prompt must be a str, found {type(prompt).__name__}")
     rows = _rows(model, [prompt], max_tokens, stop)
-    return _stream(model, rows[0], how or Sampling(), max_tokens, stop, seed)
+    return _write(model, rows[0], how or Sampling(), max_tokens, stop, seed)
 
 
-def _stream(
+def _write(
     model: Writer, row: list[int], how: Sampling, most: int, stop: Sequence[str], seed: int | None
-) -> Iterator[str]:
+) -> Iterator[Written]:
     ending = _Ending(model.tokens, stop)
-    for _ in _draw(model, [row], how, most, seed, lambda _, token: ending.add(token)):
-        if ending.ready:
-            yield ending.take()
-    if rest := ending.rest():
-        yield rest
+    draws = _draw(model, [row], how, most, seed, lambda _, token: ending.add(token))
+    for last in draws:
+        text = ending.take() + (ending.rest() if last else "")
+        yield Written(ending.ids[-1], text, ending.why if last else None)
 
 
 def _sample(
@@ -147,8 +157,11 @@ def _draw(
     most: int,
     seed: int | None,
     ends: Callable[[int, int], bool],
-) -> Generator[None]:
-    """Write tokens, one for each unfinished prompt a turn; `ends(row, token)` takes each."""
+) -> Generator[bool]:
+    """Write tokens, one for each unfinished prompt a turn; `ends(row, token)` takes each.
+
+    Gives after each turn whether it was the last.
+    """
     rngs = generators(seed, prompts)
     before = [list(prompt) for prompt in prompts]
     left = [tokens_left(model, prompt, most) for prompt in prompts]
@@ -165,7 +178,7 @@ def _draw(
             left[row] -= 1
             if not ends(row, token) and left[row]:
                 going.append(place)
-        yield
+        yield not going
         if not going:
             return
         if len(going) < len(active):
@@ -179,7 +192,7 @@ class _Ending:
 
     def __init__(self, tokens: Tokens | None, stop: Sequence[str]) -> None:
         self.ids: list[int] = []
-        self.why: Literal["end", "stop", "length"] = "length"
+        self.why: Ended = "length"
         self._stop = stop
         self._end = () if tokens is None else tokens.end
         self._stream = None if tokens is None else tokens.stream()
@@ -203,13 +216,8 @@ class _Ending:
         self._ready, self._held = self._ready + self._held[:safe], self._held[safe:]
         return False
 
-    @property
-    def ready(self) -> bool:
-        """Whether there is text that no stop string can take back."""
-        return bool(self._ready)
-
     def take(self) -> str:
-        """That text, once."""
+        """The text that no stop string can take back, once."""
         text, self._ready = self._ready, ""
         return text
 

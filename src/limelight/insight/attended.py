@@ -1,0 +1,53 @@
+"""The tokens that one new token looked at most."""
+
+from __future__ import annotations
+
+import torch
+
+from limelight.checks import check_whole
+from limelight.seeing.recording.recording import Link, Recording
+
+SINK = 0.3
+"""The share of all attention beyond which the first token is taken to rest heads, not to inform."""
+
+
+def attended(recording: Recording, n: int = 3, query: int = 0) -> list[Link]:
+    """The n keys that a query looked at most, each in the head that gave it most.
+
+    Special tokens, punctuation and spaces are left out, and so is the first token where it draws
+    more than `SINK` of the attention of all heads: heads that have nothing to look at rest there.
+
+    Args:
+        recording: seen through a lens with `top`, such as `stream` gives for each token.
+        n: how many links, at most.
+        query: which query asks, by its number.
+
+    >>> import torch
+    >>> weights = torch.tensor([[[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.1, 0.7, 0.2]]])
+    >>> from limelight.ops.lens.spec import Lens
+    >>> rec = Recording.of_weights([weights], ["cats", "chase", "mice"], lens=Lens(top=3))
+    >>> attended(rec, n=1, query=2)
+    [mice → chase 0.700 (layer 0 head 0, tokens 2 → 1)]
+    """
+    check_whole("n", n, 0)
+    heads = len(recording.head_numbers)
+    size = len(recording.tokens)
+    weights = torch.zeros(len(recording.layers) * heads, size)
+    for place, seen in enumerate(recording.layers):
+        noted = seen.top.weights[0, :, query].float().cpu()
+        keys = seen.top.indices[0, :, query].cpu()
+        rows = weights[place * heads : (place + 1) * heads]
+        # a key of -1 is no link and weighs 0
+        rows.scatter_add_(1, keys.clamp_min(0), noted)
+    weights = weights.nan_to_num(0.0, 0.0, 0.0)
+    silent = [token.special or token.separates for token in recording.tokens]
+    silent[0] |= float(weights[:, 0].mean()) > SINK
+    best, which = weights.max(0)
+    best[torch.tensor(silent)] = 0
+    found: list[Link] = []
+    for key in best.argsort(descending=True, stable=True)[:n].tolist():
+        if best[key] > 0:
+            place, head = divmod(int(which[key]), heads)
+            layer, number = recording.layer_numbers[place], recording.head_numbers[head]
+            found.append(recording.link(layer, number, query, key, float(best[key])))
+    return found
