@@ -55,6 +55,26 @@ def test_each_change_is_that_of_a_cut_made_by_hand(minilm: ll.Encoder, found: Ca
     assert float(found.everywhere_forbid.change[2]) == pytest.approx(change, abs=1e-6)
 
 
+@pytest.mark.parametrize("predicts", [False, True])
+def test_no_controls_leave_the_rest_as_it_is(
+    minilm: ll.Encoder, found: Cause, predicts: bool
+) -> None:
+    model = small() if predicts else minilm
+    text = torch.tensor([3, 14, 15, 9]) if predicts else TEXT
+    token = 3 if predicts else "it"
+    without = ll.cause(model, text, token, controls=0)
+    few = ll.cause(model, text, token, controls=2) if predicts else found
+    assert without.control_links == ()
+    assert without.control.change.shape == (0,)
+    assert (without.control.log_prob is None) == (few.control.log_prob is None)
+    torch.testing.assert_close(without.forbid.change, few.forbid.change)
+    assert "random link" in few.verdict
+    assert "random link" not in without.verdict
+    assert "nan" not in without.verdict
+    without.figure()
+    json.loads(without.to_json())
+
+
 def test_weights_are_the_recording_s_and_the_verdict_names_what_was_found(
     minilm: ll.Encoder, found: Cause
 ) -> None:

@@ -129,12 +129,15 @@ class Cause(Result):
         cut = self.forbid.change.flatten()
         rank = int((cut > cut[top]).sum()) + 1
         rho = next(c for c in self.link_correlations if (c.first, c.second) == ("weight", "cut"))
-        random = float(self.control.change.median()) if len(self.control_links) else float("nan")
+        control = ""
+        if self.control_links:
+            median = float(self.control.change.median())
+            control = f"; a random link of another token in one head: median {median:.1g}"
         return (
             f'Cutting "{looks}" → "{self.tokens[most]}" everywhere changes "{looks}" most '
-            f"({self.measure} {float(change[most]):.2g}; a random link of another token in one "
-            f"head: median {random:.1g}); its greatest weight, layer {layer} head {head} to "
-            f'"{self.tokens[key]}" ({float(weight[top]):.2f}), is rank {rank} of {len(cut)} by '
+            f"({self.measure} {float(change[most]):.2g}{control}); its greatest weight, layer "
+            f'{layer} head {head} to "{self.tokens[key]}" ({float(weight[top]):.2f}), is rank '
+            f"{rank} of {len(cut)} by "
             f"what its cut causes, and over all links weight and cut rank alike at ρ = {rho}: the "
             "changes are the finding for this text and model, ρ only sums them up, and later "
             "layers may repair a cut, which hides what it did."
@@ -279,7 +282,7 @@ def _random_links(bench: Bench, count: int, seed: int) -> tuple[Cuts, tuple[Link
         picked = torch.randperm(len(there), generator=generator)[:share]
         for head, query, key in there[picked].tolist():
             links.append(Link(number, head, query, key, float(found[0, head, query, key])))
-    parts = torch.tensor([link[:4] for link in links], dtype=torch.int64).view(-1, 4)
+    parts = torch.tensor([link[:4] for link in links], dtype=torch.int64).view(len(links), 4)
     return Cuts(*parts.unbind(1)), tuple(links)
 
 

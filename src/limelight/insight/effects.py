@@ -96,6 +96,9 @@ class Bench:
         return self._run(cuts, _leveller, title)
 
     def _run(self, cuts: Cuts, make: Callable[[Cuts], Interceptor], title: str) -> Effect:
+        if not len(cuts.key):
+            none = torch.zeros(0, dtype=torch.float64)
+            return Effect(none, none if self.reading.predicts else None)
         found: list[Effect] = []
         parts = self._parts(cuts)
         for part in tracked(parts, title, len(parts), progress=self.progress):
