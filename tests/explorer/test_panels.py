@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -42,6 +42,10 @@ def until(page: Page, expression: str) -> None:
 
 def three(value: torch.Tensor | float) -> str:
     return f"{float(value):.3f}"
+
+
+def signed(value: float) -> str:
+    return f"{value:.3f}".replace("-", "−")
 
 
 def test_typing_shows_the_tokens_and_the_strongest_links(opened: Opened) -> None:
@@ -193,6 +197,43 @@ def test_step_by_step_with_temperature_mask_and_the_worked_example(
     )
 
 
+def test_the_parts_of_a_score_are_the_library_s(opened: Opened, rec: Recording) -> None:
+    page = opened("#panel=why")
+    drawn(page, "why-panel")
+    split = ll.why(rec, 3, 1, 10, 2)
+    assert page.locator(".why-panel .answer").inner_text() == "animal"
+    assert page.locator("[data-score]").inner_text() == signed(split.score)
+    assert "normalises after each layer" in page.locator(".reach").inner_text()
+    shown = [
+        tuple(row.locator("td:not(.bar-cell)").all_inner_texts())
+        for row in page.locator(".parts tbody tr").all()
+    ]
+    assert shown == [(*pair, signed(part)) for *pair, part in split.strongest(12)]
+    # every cell is a part, reached by keys as by the pointer
+    first, second, part = split.strongest(1)[0]
+    cell = page.locator(f".part[aria-label='{first} with {second}: {signed(part)}']")
+    cell.hover()
+    assert page.locator("[data-part]").inner_text() == signed(part)
+    page.locator(".why-frame").focus()
+    page.keyboard.press("ArrowUp")
+    assert page.locator("[data-part]").count() == 1
+    # another key, and the lines of Python that say the same
+    page.locator(".link-choice .sentence").last.get_by_text("street").click()
+    until(page, "document.querySelector('.why-panel .answer').innerText === 'street'")
+    street = ll.why(rec, 3, 1, "it", "street")
+    assert page.locator("[data-score]").inner_text() == signed(street.score)
+    found: dict[str, Any] = {}
+    exec(page.locator(".why-panel .code").text_content() or "", found)
+    assert found["why"].score == pytest.approx(street.score, abs=1e-9)
+    # exact where norms come first: a decoder, whose later tokens cannot be chosen
+    page = opened("#panel=why&model=smollm2&text=The+cat+sat+on+the+mat&head=2.0&token=4&to=1")
+    drawn(page, "why-panel")
+    split = ll.why(ll.look("The cat sat on the mat", model="smollm2"), 2, 0, 4, 1)
+    assert page.locator("[data-score]").inner_text() == signed(split.score)
+    assert "Every source is told apart" in page.locator(".reach").inner_text()
+    assert page.locator(".link-choice .token[disabled]").count() == 1
+
+
 def test_a_cut_link_changes_what_the_library_says(opened: Opened, rec: Recording) -> None:
     page = opened("#panel=cause")
     page.locator(".cause[data-drawn]").wait_for()
@@ -317,7 +358,7 @@ def test_errors_are_readable_and_the_page_goes_on(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize(
-    "panel", ["attention", "compare", "steps", "cause", "heads", "long", "generation"]
+    "panel", ["attention", "compare", "steps", "why", "cause", "heads", "long", "generation"]
 )
 def test_every_panel_is_accessible_and_fits_a_narrow_screen(opened: Opened, panel: str) -> None:
     axe = Path(__file__).parent.parent.parent / "node_modules/axe-core/axe.min.js"

@@ -38,6 +38,13 @@ class AskLink(Ask):
     key: Place
 
 
+class AskWhy(AskHead):
+    """The score of a link in one head."""
+
+    query: Place
+    key: Place
+
+
 class AskTile(AskHead):
     """Rows `top` on and columns `left` on, `size` cells each, a cell standing for `run` tokens."""
 

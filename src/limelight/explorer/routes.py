@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from limelight.explorer import asks, attention, cause, generation, long, roles, steps, takeaway
+from limelight.explorer import asks, attention, cause, generation, long, roles, steps, takeaway, why
 from limelight.explorer.desk import Desk
 from limelight.explorer.work import Turn
 from limelight.seeing.recording.recording import Link, Recording
@@ -46,6 +46,18 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
         return await desk.frame(
             request, ask, lambda rec, _: steps.steps_frame(rec, ask.layer, ask.head)
         )
+
+    @app.post("/api/why", responses=errors)
+    async def why_(request: Request, ask: asks.AskWhy) -> dict[str, Any]:
+        """The score of one link, split by where its parts came from."""
+
+        def work(turn: Turn) -> dict[str, Any]:
+            model, name = desk.library.model(ask.model), desk.library.path(ask.model)
+            rec = desk.library.recording(ask.model, ask.text, turn)
+            where = ask.layer, ask.head, ask.query, ask.key
+            return why.score_parts(model, rec, name, *where, turn)
+
+        return await desk.run(request, work)
 
     @app.post("/api/worked", responses=errors)
     async def worked(request: Request, ask: asks.AskWorked) -> dict[str, Any]:

@@ -22,6 +22,10 @@ export const PANELS = {
     title: "Step by step", bar: true, load: () => import("./steps.js"),
     about: "Everything one head computes, from what comes in to what it gives on, with the real numbers. Point at a cell to see the row and the column it came from; change the temperature or the mask and everything after follows.",
   },
+  why: {
+    title: "Why", bar: true, load: () => import("./why.js"),
+    about: "A weight comes from a score, and a score is a sum: every source that wrote into the query meets every source that wrote into the key. Here is how much each pair adds; what is orange speaks against the link.",
+  },
   cause: {
     title: "Cause", bar: true, load: () => import("./cause.js"),
     about: "A weight says where a token looks, not what that does; here each link is cut and the model run again. Beside each weight stands what changed: the token's final vector, or what a decoder says comes next.",

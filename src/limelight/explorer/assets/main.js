@@ -104,11 +104,12 @@ async function boot() {
       const asked = change.locked !== undefined && change.locked !== null && change.locked < text.rows;
       const same = pinned && state.locked !== null && app.text?.spec.queries.labels[state.locked] === text.spec.queries.labels[state.locked];
       const locked = asked || same ? {} : { locked: choice.query, held: [] };
+      const target = change.target === undefined ? { target: null } : {};
       const panel = !text.whole && state.panel === "attention" ? { panel: "long" } : {};
       app.text = text;
       dressBar();
       reading = true;
-      store.set({ ...change, query: null, key: null, ...(sameModel ? {} : { others: [] }), ...place, ...locked, ...panel, read: turn });
+      store.set({ ...change, query: null, key: null, ...(sameModel ? {} : { others: [] }), ...place, ...locked, ...target, ...panel, read: turn });
       reading = false;
       const took = Math.round(performance.now() - began);
       const part = /the first [\d,]+ of [\d,]+ tokens/.exec(text.spec.made)?.[0]; // a model takes so many at once

@@ -14,6 +14,7 @@
  * @property {number[]} held tokens held besides the locked one
  * @property {number | null} query
  * @property {number | null} key
+ * @property {number | null} target the token looked at, where one link is looked into
  * @property {null} tile
  * @property {boolean} background
  * @property {boolean} log
@@ -29,7 +30,7 @@
 export function opening() {
   return {
     model: "", text: "", panel: "attention", layer: 0, head: 0, others: [], blend: "colours", valued: false,
-    locked: null, held: [], query: null, key: null, tile: null,
+    locked: null, held: [], query: null, key: null, target: null, tile: null,
     background: false, log: false, words: false, scheme: "auto", systemDark: false,
     other: "", otherModel: "", read: 0,
   };
@@ -45,6 +46,7 @@ export function written(state) {
   if (state.panel !== "attention") parts.set("panel", state.panel);
   parts.set("head", `${state.layer}.${state.head}`);
   if (state.locked !== null) parts.set("token", [state.locked, ...state.held].join("."));
+  if (state.target !== null) parts.set("to", String(state.target));
   if (state.others.length) parts.set("with", state.others.map((place) => place.join(".")).join("_"));
   if (state.others.length && state.blend === "mean") parts.set("blend", "mean");
   const flags = FLAGS.filter((name) => state[name]);
@@ -69,6 +71,8 @@ export function understood(hash) {
   if (parts.has("head") && place.length === 2 && valid(place)) [state.layer, state.head] = place;
   const tokens = numbers(parts.get("token"));
   if (parts.has("token") && valid(tokens)) [state.locked, state.held] = [tokens[0], tokens.slice(1)];
+  const target = numbers(parts.get("to"));
+  if (parts.has("to") && valid(target)) [state.target] = target;
   const places = (parts.get("with") ?? "").split("_").filter(Boolean).map(numbers);
   if (places.length && places.every((each) => each.length === 2 && valid(each))) state.others = /** @type {[number, number][]} */ (places);
   if (parts.get("blend") === "mean") state.blend = "mean";
