@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from limelight.ops.masks.links import without as without
     from limelight.ops.masks.padding import padding as padding
     from limelight.ops.packed import attend_packed as attend_packed
+    from limelight.ops.torch_calls import serve as serve
     from limelight.ops.torch_calls import serving as serving
     from limelight.seeing.look import look as look
     from limelight.seeing.recording.recording import Link as Link
@@ -94,6 +95,7 @@ _HOME = {
     "without": "ops.masks.links",
     "scaled_dot_product_attention": "ops.doors",
     "MultiheadAttention": "ops.doors",
+    "serve": "ops.torch_calls",
     "serving": "ops.torch_calls",
     "Attention": "layers.attention",
     "Block": "layers.block",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
+import pickle
 from threading import Thread
 
 import pytest
@@ -10,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import limelight as ll
-from limelight.errors import UnavailableError
+from limelight.errors import OptionError, UnavailableError
 from limelight.ops.masks.band import causal
 
 LENS = ll.Lens(top=3, entropy=True, received=True)
@@ -292,3 +295,50 @@ def test_our_own_models_are_watched_too():
         answer = ll.generate(model, [ids[0].tolist()], max_tokens=4)[0]
     assert watched.passes() == 1
     assert watched.seen(1).extent.j == 6 + len(answer.ids) - 1
+
+
+def test_a_served_module_computes_by_our_kernels_without_a_block():
+    x = torch.randn(2, 5, 16)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, batch_first=True), 2).eval()
+    names = list(model.state_dict())
+    calls = []
+
+    def note(call):
+        calls.append(call)
+        return call.attend()
+
+    with torch.no_grad():
+        expected = model(x)
+        assert ll.serve(ll.serve(model)) is model
+        copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+        # a locating interceptor enters no mode of its own: it sees what the served modules hand on
+        with ll.intercept(note, locate=lambda call: call):
+            close(model(x), expected)
+            assert len(calls) == 2
+            close(copied(x), expected)
+            assert len(calls) == 4
+            with pytest.raises(AssertionError, match="embedding dimension"):
+                model(torch.randn(2, 5, 3))
+            F.scaled_dot_product_attention(Q, K, V)  # outside: PyTorch's own
+            assert len(calls) == 4
+    assert list(model.state_dict()) == names
+    assert inspect.signature(model.forward) == inspect.signature(copied.forward)
+    assert "src_key_padding_mask" in inspect.signature(model.forward).parameters
+    del model.forward
+    with torch.no_grad(), ll.intercept(note, locate=lambda call: call):
+        close(model(x), expected)
+    assert len(calls) == 4
+
+
+def test_a_served_module_trains_and_generates(untyped):
+    model, ids = Gpt(), torch.randint(50, (2, 7))
+    served = ll.serve(copy.deepcopy(model))
+    for one in (model, served):
+        one(ids).square().mean().backward()
+    for own, theirs in zip(served.parameters(), model.parameters(), strict=True):
+        close(own.grad, theirs.grad, atol=1e-5, rtol=1e-4)
+    assert torch.equal(served.eval().generate(ids, 3), model.eval().generate(ids, 3))
+    with pytest.raises(UnavailableError, match="compiled"):
+        ll.serve(torch.compile(model))
+    with pytest.raises(OptionError, match="found int"):
+        ll.serve(3)

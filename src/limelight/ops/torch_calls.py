@@ -13,19 +13,21 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import cache
-from types import FunctionType
-from typing import Any
+from types import FunctionType, MethodType
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from limelight.errors import LimelightError
+from limelight.errors import LimelightError, OptionError, UnavailableError
 from limelight.ops.calls import AttentionCall, computing, intercepted, run, run_seen
 from limelight.ops.doors import scaled_dot_product_attention
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.band import causal
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class TorchCalls(TorchFunctionMode):
@@ -65,6 +67,57 @@ def serving() -> Generator[None]:
     """
     with TorchCalls():
         yield
+
+
+def serve(module: _Module) -> _Module:
+    """The module itself, whose attention limelight's kernels compute from now on.
+
+    As `serving()` around each of its forward passes, in whichever thread runs it, and only there.
+    Parameters, state dict, hooks and methods such as `generate` stay what they are; serving it
+    again changes nothing; `del module.forward` undoes it.
+
+    >>> import torch, limelight as ll
+    >>> layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
+    >>> x = torch.randn(2, 5, 16)
+    >>> with torch.no_grad():
+    ...     theirs = layer(x)
+    ...     ours = ll.serve(layer)(x)
+    >>> torch.allclose(ours, theirs, atol=1e-5)
+    True
+    """
+    if not isinstance(module, nn.Module):
+        raise OptionError(f"module must be a torch.nn.Module, found {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
+        raise UnavailableError(
+            "a compiled or scripted module has a graph of its own, which cannot be served: serve "
+            "the module that it was made of"
+        )
+    own = vars(module).get("forward")
+    if not isinstance(own, _Served):
+        module.forward = _Served(module, own)
+    return module
+
+
+class _Served:
+    """A forward method within the mode: an object, so that its module can be copied and pickled."""
+
+    def __init__(self, module: nn.Module, own: Callable[..., Any] | None) -> None:
+        self._module, self._own = module, own
+
+    @property
+    def _forward(self) -> Callable[..., Any]:
+        """The forward that the module has of its own, or that of its class."""
+        return (
+            MethodType(type(self._module).forward, self._module) if self._own is None else self._own
+        )
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._forward)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        with TorchCalls():
+            return self._forward(*args, **options)
 
 
 def torch_calls_of(model: nn.Module) -> type[TorchCalls] | None:
