@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import limelight as ll
+from limelight.ops.lens.sources import Recomputed
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,17 @@ def test_a_model_without_a_tokenizer_and_statistics_alone():
         assert [token.text for token in recording.tokens] == [str(token) for token in row]
         assert all(seen.source is None for seen in recording.layers)
         same(recording, ll.look(torch.tensor(row), model, lens))
+
+
+def test_a_recording_keeps_queries_keys_and_values_and_nothing_beside_them():
+    model = ll.Decoder(ll.Config.llama(vocabulary=99, width=48, layers=2, heads=6, kv_heads=2))
+    for seen in ll.look(torch.arange(90), model.eval()).layers:
+        assert isinstance(seen.source, Recomputed)
+        problem = seen.source.problem
+        tensors = (problem.query, problem.key, problem.value)
+        storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
+        assert problem.key.shape[1] == 2  # not one for each of the heads that share it
+        assert sum(map(len, storages.values())) == sum(one.nbytes for one in tensors)
 
 
 def test_many_texts_by_a_causal_model():

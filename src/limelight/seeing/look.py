@@ -344,10 +344,13 @@ class _Notes:
                 hook.remove()
 
     def _record(self, call: AttentionCall) -> Tensor:
-        if not isinstance(call.module, Attention) or call.module not in self.modules:
+        module = call.module
+        if not isinstance(module, Attention) or module not in self.modules:
             return call.attend()
+        if self.lens.keep:
+            call = call.replace(value=_detached(call.value, call.query))
         out, seen = call.attend(lens=self.lens)
-        self._seen[call.module] = seen
+        self._seen[module] = seen
         return out
 
     def _keep_flow(
@@ -394,6 +397,16 @@ class _PackedNotes(_Notes):
             outputs.append(output)
             self.packed.setdefault(call.module, []).append(seen)
         return torch.cat(outputs, dim=2)
+
+
+def _detached(value: Tensor, query: Tensor) -> Tensor:
+    """The value in a storage of its own, unless the query shares it.
+
+    Beside a query that was turned, it is the last of a projection that would live as long as it.
+    """
+    storage = value.untyped_storage()
+    shared = storage.data_ptr() == query.untyped_storage().data_ptr()
+    return value if shared or storage.nbytes() == value.nbytes else value.clone()
 
 
 def attention_layers(model: Model) -> list[Attention]:

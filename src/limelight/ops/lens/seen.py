@@ -206,6 +206,8 @@ class Seen(TensorLike):
         for head in heads:
             if not 0 <= head < self.extent.h:
                 raise OptionError(f"heads names head {head}, expected 0 to {self.extent.h - 1}")
+        if list(heads) == list(range(self.extent.h)):
+            return self  # all of them: picking would copy, and unshare the keys of grouped heads
         return self._part(self.extent._replace(h=len(heads)), heads=list(heads))
 
     def batch_row(self, row: int) -> Seen:
