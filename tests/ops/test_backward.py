@@ -79,7 +79,7 @@ def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
     """
     p = in_dtype(problem, torch.float64)
     scores = reference.scores(p)
-    weights, _ = reference.normalise(scores)
+    weights, lse = reference.normalise(scores)
     group = p.query.shape[1] // p.key.shape[1]
     key, value = (one.abs().repeat_interleave(group, dim=1) for one in (p.key, p.value))
     kept = torch.ones_like(weights)
@@ -91,7 +91,9 @@ def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
     through = (weights * towards).sum(-1, keepdim=True)
     if flow.lse is not None:
         through = through + flow.lse.double().abs()[..., None]
-    terms = torch.where(weights > 0, 1 + (p.query.abs() @ key.mT * abs(p.scale)), 0.0)
+    # exp(s − lse) is as wrong as s (a product, a bias) and lse are large
+    rounded = p.query.abs() @ key.mT * abs(p.scale) + scores.abs() + lse[..., None].abs()
+    terms = torch.where(weights > 0, 1 + rounded, 0.0)
     slope = weights * (towards + through) * terms
 
     def heads(x: Tensor) -> Tensor:
