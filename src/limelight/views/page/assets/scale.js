@@ -33,8 +33,8 @@ export function signed(palette, share) {
   return css(between(palette.signed, (share + 1) / 2));
 }
 
-/** Ink or paper, whichever is read more easily on that part of the scale. */
+/** Black or white, whichever is read more easily on that part of the scale: 4.5 to 1 at least. */
 export function textOn(palette, part) {
   const [red, green, blue] = between(palette.scale, part).map((value) => (value / 255) ** 2.2);
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.3 ? "#12181d" : "#ffffff";
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
 }
