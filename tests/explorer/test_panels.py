@@ -234,6 +234,59 @@ def test_the_parts_of_a_score_are_the_library_s(opened: Opened, rec: Recording) 
     assert page.locator(".link-choice .token[disabled]").count() == 1
 
 
+def test_the_way_of_a_word_is_the_library_s(opened: Opened) -> None:
+    page = opened("#panel=meaning&text=I+love+apple+phones")
+    drawn(page, "meaning")
+    sentences = ["I love apple phones", "I love apple pie"]
+    groups = {"fruit": ["banana", "pear", "mango"], "tech": ["laptop", "computer", "phone"]}
+
+    def shown() -> list[list[list[str]]]:
+        return [
+            [
+                row.locator("td").all_inner_texts()
+                for row in card.locator(".nearness tbody tr").all()
+            ]
+            for card in page.locator(".meaning [data-sentence]").all()
+        ]
+
+    def expected(way: ll.Shift) -> list[list[list[str]]]:
+        return [
+            [
+                [signed(float(s[0, g])), signed(float(s[-1, g])), change(float(s[-1, g] - s[0, g]))]
+                for g in range(s.shape[1])
+            ]
+            for s in way.similarity
+        ]
+
+    def change(value: float) -> str:
+        return ("+" if value >= 0 else "") + signed(value)
+
+    way = ll.shift("apple", sentences, groups)
+    assert page.locator("[data-nearest]").all_inner_texts() == ["tech", "fruit"]
+    assert shown() == expected(way)
+    cells = page.locator(".all-layers tbody td")
+    flat = way.similarity.transpose(0, 1).flatten().tolist()
+    assert cells.all_text_contents() == [signed(value) for value in flat]
+    found: dict[str, Any] = {}
+    exec(page.locator(".meaning .code").text_content() or "", found)
+    torch.testing.assert_close(found["way"].similarity, way.similarity)
+    # another group, another sentence: all numbers follow
+    groups["colour"] = ["red", "green"]
+    page.fill(
+        "[aria-label^='Groups']", "\n".join(f"{k} = {', '.join(v)}" for k, v in groups.items())
+    )
+    page.fill("[aria-label='The second sentence']", "The apple is ripe.")
+    until(page, "document.querySelectorAll('.meaning [data-group=colour]').length === 2")
+    until(page, "document.querySelector('.meaning .code').textContent.includes('ripe')")
+    assert shown() == expected(ll.shift("apple", [sentences[0], "The apple is ripe."], groups))
+    until(page, "location.hash.includes('colour')")
+    # a sentence without the word is left out, and marked
+    page.fill("[aria-label='The second sentence']", "Pears are ripe.")
+    until(page, "document.querySelectorAll('.meaning [data-sentence]').length === 1")
+    field = page.locator("[aria-label='The second sentence']")
+    assert field.get_attribute("aria-invalid") == "true"
+
+
 def test_a_cut_link_changes_what_the_library_says(opened: Opened, rec: Recording) -> None:
     page = opened("#panel=cause")
     page.locator(".cause[data-drawn]").wait_for()
@@ -358,7 +411,8 @@ def test_errors_are_readable_and_the_page_goes_on(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize(
-    "panel", ["attention", "compare", "steps", "why", "cause", "heads", "long", "generation"]
+    "panel",
+    ["attention", "compare", "steps", "why", "meaning", "cause", "heads", "long", "generation"],
 )
 def test_every_panel_is_accessible_and_fits_a_narrow_screen(opened: Opened, panel: str) -> None:
     axe = Path(__file__).parent.parent.parent / "node_modules/axe-core/axe.min.js"

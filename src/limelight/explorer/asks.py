@@ -126,3 +126,18 @@ class AskRoles(BaseModel):
     corpus: Annotated[str, Field(min_length=1, max_length=MOST_LETTERS, pattern=r"\S")] | None = (
         None
     )
+
+
+Words = Annotated[list[Name], Field(min_length=1, max_length=24)]
+
+
+class AskMeaning(BaseModel):
+    """A word in some sentences, and groups of words by name that it may come near to."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Name
+    word: Name
+    sentences: Annotated[list[Text], Field(min_length=1, max_length=4)]
+    groups: Annotated[dict[Name, Words], Field(min_length=1, max_length=8)]
+    template: Name | None = None

@@ -7,7 +7,18 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from limelight.explorer import asks, attention, cause, generation, long, roles, steps, takeaway, why
+from limelight.explorer import (
+    asks,
+    attention,
+    cause,
+    generation,
+    long,
+    meaning,
+    roles,
+    steps,
+    takeaway,
+    why,
+)
 from limelight.explorer.desk import Desk
 from limelight.explorer.work import Turn
 from limelight.seeing.recording.recording import Link, Recording
@@ -56,6 +67,18 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
             rec = desk.library.recording(ask.model, ask.text, turn)
             where = ask.layer, ask.head, ask.query, ask.key
             return why.score_parts(model, rec, name, *where, turn)
+
+        return await desk.run(request, work)
+
+    @app.post("/api/meaning", responses=errors)
+    async def meaning_(request: Request, ask: asks.AskMeaning) -> dict[str, Any]:
+        """A word's way through the layers, in each of some sentences."""
+
+        def work(turn: Turn) -> dict[str, Any]:
+            model, name = desk.library.model(ask.model), desk.library.path(ask.model)
+            return meaning.way_of_a_word(
+                model, name, ask.word, ask.sentences, ask.groups, ask.template, turn
+            )
 
         return await desk.run(request, work)
 

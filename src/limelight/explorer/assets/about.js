@@ -26,6 +26,10 @@ export const PANELS = {
     title: "Why", bar: true, load: () => import("./why.js"),
     about: "A weight comes from a score, and a score is a sum: every source that wrote into the query meets every source that wrote into the key. Here is how much each pair adds; what is orange speaks against the link.",
   },
+  meaning: {
+    title: "Meaning", bar: false, load: () => import("./meaning.js"),
+    about: "A word enters the model with one vector whatever its sentence; every layer moves it by what it took from the words around it. Here is its way in two sentences at once, and how near it comes to groups of words of your choice.",
+  },
   cause: {
     title: "Cause", bar: true, load: () => import("./cause.js"),
     about: "A weight says where a token looks, not what that does; here each link is cut and the model run again. Beside each weight stands what changed: the token's final vector, or what a decoder says comes next.",

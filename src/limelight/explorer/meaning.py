@@ -1,0 +1,57 @@
+"""The meaning panel: a word's way through the layers, sentence by sentence, toward groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from limelight.errors import OptionError
+from limelight.explorer.work import Turn
+from limelight.insight.shift import TEMPLATE, shift
+from limelight.models.loading.pretrained import Model
+from limelight.ops.calls import AttentionCall, intercept
+
+MOST_LETTERS = 4000
+"""Of a sentence: a word is followed through a few of them, not through a document."""
+
+
+def way_of_a_word(
+    model: Model, name: str, word: str, sentences: Sequence[str],
+    groups: Mapping[str, Sequence[str]], template: str | None, turn: Turn,
+) -> dict[str, Any]:  # fmt: skip
+    """What `limelight.shift` finds; `name` is what Python loads the model by."""
+    longest = max(map(len, sentences))
+    if longest > MOST_LETTERS:
+        raise OptionError(
+            f"a word is followed in texts of up to {MOST_LETTERS:,} characters, "
+            f"this one has {longest:,}"
+        )
+
+    def between(call: AttentionCall) -> Tensor:
+        turn.pause()
+        return call.attend()
+
+    toward = {group: list(members) for group, members in groups.items()}
+    with intercept(between):
+        way = shift(word, sentences, toward, model=model, template=template or TEMPLATE)
+    more = "" if template is None else f", template={template!r}"
+    return {
+        "word": way.word,
+        "sentences": way.sentences,
+        "groups": list(way.groups),
+        "similarity": way.similarity.tolist(),
+        "paths": way.paths.tolist(),
+        "ends": way.group_ends.tolist(),
+        "nearest": [way.nearest(s) for s in range(len(sentences))],
+        "sources": [way.sources(s) for s in range(len(sentences))],
+        "tokens": way.tokens,
+        "took": [each.sum(0).tolist() for each in way.took],
+        "python": (
+            "import limelight as ll\n\n"
+            f"groups = {toward!r}\n"
+            f"way = ll.shift({word!r}, {list(sentences)!r}, groups, model={name!r}{more})\n"
+            "print(way)\n"
+        ),
+    }
