@@ -13,7 +13,7 @@ import limelight as ll
 from benchmarks.harness import Bench, Call, Case, DisagreementError, Target, at_least
 from limelight.training.data import Batch
 from limelight.training.evaluate import token_loss
-from limelight.training.optimise import learn, make_optimizer
+from limelight.training.optimise import make_optimizer, optimizer_step
 from limelight.training.settings import OptimizerSettings
 
 TITLE = "training"
@@ -94,7 +94,7 @@ def our_step(model: ll.Decoder, batch: Batch) -> Call:
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         token_loss(model(**batch.inputs), batch).backward()
-        learn(optimizer, settings.clip)
+        optimizer_step(optimizer, settings.clip)
 
     return step
 
