@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 import torch
 
 import limelight as ll
 from limelight.ops.lens.sources import Recomputed
+from limelight.seeing.recording.shelf import shelve
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +72,32 @@ def test_a_recording_keeps_queries_keys_and_values_and_nothing_beside_them():
         storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
         assert problem.key.shape[1] == 2  # not one for each of the heads that share it
         assert sum(map(len, storages.values())) == sum(one.nbytes for one in tensors)
+
+
+def test_what_a_long_text_keeps_lies_on_disk_and_gives_the_same_weights(monkeypatch):
+    model = ll.Decoder(ll.Config.llama(vocabulary=99, width=48, layers=2, heads=6, kv_heads=2))
+    ids = torch.arange(90)
+    seen = ll.look(ids, model.eval()).layers[1]
+    moved = shelve(seen, calls=2, room=0)
+    assert isinstance(seen.source, Recomputed)
+    assert isinstance(moved.source, Recomputed)
+    for name in ("query", "key", "value"):
+        one, other = getattr(seen.source.problem, name), getattr(moved.source.problem, name)
+        assert torch.equal(one, other)
+        maps = Path("/proc/self/maps")  # Linux says which memory is a file
+        mapped = [line for line in maps.read_text().splitlines() if "limelight-" in line]
+        assert any(_holds(line, other.data_ptr()) for line in mapped)
+    torch.testing.assert_close(moved.dense(), seen.dense(), atol=1e-6, rtol=1e-6)
+    part = moved.batch_row(0).heads([3]).tile(slice(5, 9), slice(2, 8))
+    torch.testing.assert_close(part, seen.dense()[:, 3:4, 5:9, 2:8], atol=1e-6, rtol=1e-6)
+    assert shelve(seen, calls=2) is seen  # short texts stay in memory
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert shelve(seen, calls=2, room=0) is seen  # and so do long ones where there is no disk
+
+
+def _holds(line: str, address: int) -> bool:
+    first, last = (int(end, 16) for end in line.split()[0].split("-"))
+    return first <= address < last
 
 
 def test_many_texts_by_a_causal_model():

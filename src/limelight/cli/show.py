@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol, runtime_checkable
 
 import typer
 
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 EXAMPLE = "The animal didn't cross the street because it was too tired."
 LONG = 400
 """Tokens beyond which a text is told by its links, layers and most looked-at tokens."""
+
+
+@runtime_checkable
+class Tell(Protocol):
+    """Says what is being done, and how far it is where that is known."""
+
+    def __call__(self, doing: str, done: int = 0, total: int | None = None) -> None: ...
 
 
 def show(
@@ -54,12 +63,14 @@ def show(
 
     loaded = _load(model)
     _check_numbers(loaded, layer, head)
-    reading = _look(loaded, words, stride)
-    recording = reading.recording
-    link = salient(recording, layer, head)
-    shown = opening(recording, layer, head) if link is None else link
-    # files before words: whoever closes the pipe after the first line has the page all the same
-    written = _write(recording, shown, html, png, csv)
+    with _waiting(words) as tell:
+        reading = _look(loaded, words, stride, tell)
+        recording = reading.recording
+        tell("finding what is worth a look")
+        link = salient(recording, layer, head)
+        shown = opening(recording, layer, head) if link is None else link
+        # files before words: whoever closes the pipe after the first line has the page all the same
+        written = _write(recording, shown, html, png, csv, tell)
     if json:
         _print_json(reading, link, shown, layer, head)
     else:
@@ -151,37 +162,50 @@ def _check_numbers(model: Model, layer: int | None, head: int | None) -> None:
             )
 
 
-def _look(model: Model, words: str, stride: int | None) -> Reading:
-    """Read the text, with a bar for the layers where someone waits for it."""
+@contextmanager
+def _waiting(words: str) -> Generator[Tell]:
+    """A bar for whoever waits for a long text: what is being done, and how far it is."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from limelight.insight.salience import salient_links
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=len(words) < 2000) as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(doing: str, done: int = 0, total: int | None = None) -> None:
+            # the total by hand: update() takes None for "as it was"
+            bar.tasks[0].total = total
+            bar.update(task, description=doing, completed=done)
+
+        yield tell
+
+
+def _look(model: Model, words: str, stride: int | None, tell: Tell) -> Reading:
     from limelight.seeing.windows import read
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=len(words) < 2000) as bar:
-        task = bar.add_task("reading, layer by layer", total=None)
-        reading = read(
-            model, words, stride,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )  # fmt: skip
-        bar.update(task, description="finding what is worth a look")
-        salient_links(reading.recording, 6)
-    return reading
+    doing = "reading, layer by layer"
+    tell(doing)
+    return read(model, words, stride, progress=lambda done, total: tell(doing, done, total))
 
 
 def _write(
-    recording: Recording, shown: Link, html: Path | None, png: Path | None, csv: Path | None
+    recording: Recording,
+    shown: Link,
+    html: Path | None,
+    png: Path | None,
+    csv: Path | None,
+    tell: Tell,
 ) -> list[Path]:
     from limelight.views import save
     from limelight.views.table import write_csv
 
     for path in (html, png):
         if path is not None:
+            tell(f"writing {_name(path.name)}")
             save(recording, path, shown.layer, shown.head)
     if csv is not None:
+        tell(f"writing {_name(csv.name)}")
         write_csv(recording, csv)
     return [path for path in (html, png, csv) if path is not None]
 

@@ -27,6 +27,7 @@ from limelight.ops.masks.documents import Documents
 from limelight.seeing.choice import LENS, check_chosen
 from limelight.seeing.outside import look_outside
 from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.shelf import shelve
 from limelight.seeing.recording.tokens import Token, place_tokens, plain_tokens
 from limelight.seeing.steps.flow import Flow, flow_of
 from limelight.version import __version__
@@ -350,7 +351,7 @@ class _Notes:
         if self.lens.keep:
             call = call.replace(value=_detached(call.value, call.query))
         out, seen = call.attend(lens=self.lens)
-        self._seen[module] = seen
+        self._seen[module] = shelve(seen, len(self.modules))
         return out
 
     def _keep_flow(
