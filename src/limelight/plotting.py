@@ -8,15 +8,18 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limelight.colours import LIGHT
 from limelight.errors import FileError, UnavailableError
 from limelight.files import writing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from numpy.typing import NDArray
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -48,6 +51,34 @@ def _quiet_about_glyphs() -> Generator[None]:
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
         warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support")
         yield
+
+
+def draw_over(
+    axes: Axes, pixels: NDArray[Any], grid: NDArray[Any], mark: tuple[int, int] | None = None
+) -> AxesImage:
+    """A picture `h w 3` in grey, and over it a number for each patch, `rows columns`.
+
+    Args:
+        axes: where to draw.
+        pixels: the picture, from 0 to 255.
+        grid: what each patch weighs.
+        mark: row and column of a patch to frame.
+    """
+    from matplotlib.patches import Rectangle
+
+    height, width = pixels.shape[:2]
+    extent = (0.0, float(width), float(height), 0.0)
+    axes.imshow(pixels.mean(axis=2), cmap="gray", vmin=0, vmax=255, extent=extent)
+    drawn = axes.imshow(
+        grid, cmap="inferno", vmin=0.0, alpha=0.6, extent=extent, interpolation="nearest"
+    )
+    if mark is not None:
+        (row, column), (rows, columns) = mark, grid.shape
+        high, wide = height / rows, width / columns
+        corner = (column * wide, row * high)
+        axes.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor="cyan", linewidth=2))
+    axes.axis("off")
+    return drawn
 
 
 def new_figure(width: float, height: float) -> Figure:

@@ -28,7 +28,8 @@ class Tell(Protocol):
 
 def show(
     text: Annotated[
-        str | None, typer.Argument(help="The text; - reads standard input.", show_default=False)
+        str | None,
+        typer.Argument(help="The text, or a picture's file; - reads stdin.", show_default=False),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the text from this file.")] = None,
     model: Annotated[str, typer.Option(help="minilm, smollm2, or the path of a model.")] = "minilm",
@@ -53,7 +54,20 @@ def show(
     neither by a token that everyone looks at nor by a head that always looks as far back:
     greatest (weight - what other tokens give to that key or at that offset) * log2(distance in
     words), background tokens left out.
+
+    Of a picture, with --model the folder of a Hugging Face vision transformer: what [CLS] attends
+    to in the last layer, or in --layer and --head, drawn over it as attention.png, and the patches
+    that it is made of by rollout.
     """
+    if text is not None and _is_picture(text):
+        _check_picture_options(file, stride, html, csv)
+        png = Path("attention.png") if png is None else png
+        _check_files(None, png, None)
+
+        from limelight.cli.picture import show_picture
+
+        show_picture(Path(text), model, layer, head, png, json)
+        return
     if html is None and not json:
         html = Path("attention.html")
     _check_files(html, png, csv)
@@ -77,6 +91,27 @@ def show(
         _print(reading, link, shown, layer, head)
         for path in written:
             print(f"Wrote {_name(path)} ({path.stat().st_size / 1000:,.0f} kB).")
+
+
+def _is_picture(text: str) -> bool:
+    """Whether the argument is the name of a picture's file that is there."""
+    from limelight.cli.picture import ENDINGS
+
+    try:
+        return text.lower().endswith(ENDINGS) and Path(text).is_file()
+    except OSError:  # a text too long to be a name
+        return False
+
+
+def _check_picture_options(
+    file: Path | None, stride: int | None, html: Path | None, csv: Path | None
+) -> None:
+    from limelight.errors import OptionError
+
+    options = {"--file": file, "--stride": stride, "--html": html, "--csv": csv}
+    for option, value in options.items():
+        if value is not None:
+            raise OptionError(f"a picture is shown without {option}: --png names what is drawn")
 
 
 def _name(path: Path | str) -> str:

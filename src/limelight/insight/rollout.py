@@ -20,6 +20,7 @@ from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picks import Pick
+from limelight.seeing.recording.picture import Picture
 from limelight.seeing.recording.recording import Recording
 
 if TYPE_CHECKING:
@@ -35,14 +36,25 @@ class Rollout(Result):
     token: int
     shares: Tensor
     """n"""
+    picture: Picture | None = None
+    """what the tokens are patches of, where they are"""
 
     def table(self) -> Table:
         rows = zip(self.tokens, self.shares.tolist(), strict=True)
         return Table(("token", "share"), list(rows), f'rollout of "{self.tokens[self.token]}"')
 
     def figure(self) -> Figure:
-        from limelight.plotting import fonts_for, new_figure
+        from limelight.plotting import draw_over, fonts_for, new_figure
 
+        if self.picture is not None:
+            figure = new_figure(4.8, 4.2)
+            axes = figure.add_subplot()
+            grid = self.picture.grid(self.shares).float().numpy()
+            mark = self.picture.patch(self.token)
+            drawn = draw_over(axes, self.picture.pixels.numpy(), grid, mark)
+            figure.colorbar(drawn, ax=axes, fraction=0.046, pad=0.03)
+            axes.set_title(f"share in {self.tokens[self.token]} (rollout)", fontsize=10)
+            return figure
         figure = new_figure(5.0, max(2.0, 0.24 * len(self.tokens) + 0.8))
         axes = figure.add_subplot()
         axes.barh(range(len(self.tokens)), self.shares.tolist(), color=LIGHT.answer)
@@ -88,7 +100,8 @@ def rollout(rec: Recording, token: Pick, *, residual: float = 0.5) -> Rollout:
     start = torch.zeros(len(rec.tokens), dtype=torch.float64)
     start[places] = 1 / len(places)
     names = tuple(each.text for each in rec.tokens)
-    return Rollout(rec.text, names, places[-1], rolled_out(rec.layers, start, residual))
+    shares = rolled_out(rec.layers, start, residual)
+    return Rollout(rec.text, names, places[-1], shares, rec.picture)
 
 
 def rolled_out(layers: Sequence[Seen], start: Tensor, residual: float = 0.5) -> Tensor:

@@ -26,6 +26,7 @@ from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.documents import Documents
 from limelight.seeing.choice import LENS, check_chosen
 from limelight.seeing.outside import look_outside
+from limelight.seeing.picturing import is_picture, look_at_picture
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.shelf import shelve
 from limelight.seeing.recording.tokens import Token, place_tokens, plain_tokens
@@ -41,13 +42,16 @@ FLOW_LIMIT = 512
 
 Input = str | Sequence[int] | Tensor
 """A text, or the token ids of one: `n`."""
+Image = Any
+"""A picture: PIL's, an array or a tensor."""
 
 
 @overload
 def look(
-    text: Input, model: str | Path | nn.Module = ..., lens: Lens = ..., *,
+    text: Input | Image, model: str | Path | nn.Module = ..., lens: Lens = ..., *,
     target: str | None = ..., layers: Sequence[int] | None = ...,
     heads: Sequence[int] | None = ..., tokenizer: PreTrainedTokenizerBase | None = ...,
+    patch: int | None = ...,
 ) -> Recording: ...  # fmt: skip
 @overload
 def look(
@@ -56,7 +60,7 @@ def look(
     heads: Sequence[int] | None = ..., tokenizer: PreTrainedTokenizerBase | None = ...,
 ) -> Iterator[Recording]: ...  # fmt: skip
 def look(
-    text: Input | Sequence[str],
+    text: Input | Sequence[str] | Image,
     model: str | Path | nn.Module = "minilm",
     lens: Lens = LENS,
     *,
@@ -64,15 +68,18 @@ def look(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    patch: int | None = None,
 ) -> Recording | Iterator[Recording]:
-    """Read a text with a model and record what every layer and head attends to.
+    """Read a text, or a picture, with a model and record what every layer and head attends to.
 
     A text longer than the model's context is cut; a warning and `recording.made` say how much was
     taken. Many texts are read some at a time, without padding, and give an iterator of recordings;
     with `Lens(..., keep=False)` these are statistics alone.
 
     Args:
-        text: what to read: a text, the token ids of one (`n`), or a list of texts.
+        text: what to read: a text, the token ids of one (`n`), or a list of texts. For a vision
+            transformer a picture: PIL's, an array `h w 3` of uint8, which is resized to what the
+            model expects and normalised, or a tensor `3 h w` of floats, which is taken as it is.
         model: a name or path for `load`, a loaded model, a Hugging Face model, or any module that
             takes token ids `b n`.
         lens: what to note of the weights.
@@ -81,6 +88,8 @@ def look(
         layers: the layers to record, by number; all unless given.
         heads: the heads to record, by number; all unless given.
         tokenizer: of the Hugging Face model.
+        patch: the side of the patches that the model cuts a picture into, in pixels, where it does
+            not say so itself.
 
     >>> import limelight as ll
     >>> rec = ll.look("The animal didn't cross the street because it was too tired.")
@@ -90,6 +99,8 @@ def look(
     >>> [len(rec.tokens) for rec in ll.look(["one text", "another text, longer"])]
     [4, 6]
     """
+    if is_picture(text):
+        return look_at_picture(text, model, lens, layers, heads, patch)
     if isinstance(model, str | Path):
         model = _loaded(str(model), _files(Path(model)))
     if not isinstance(text, str | Tensor) and _are_texts(text):

@@ -21,7 +21,8 @@ def save(
     """Write a view of the recording as the file's ending says.
 
     `.html` is the page, on which any layer and head can be chosen; `.png`, `.svg` and `.pdf` are
-    the heat map of one head. Without a layer and head: those of the most salient link.
+    the heat map of one head. Without a layer and head: those of the most salient link. Of a
+    picture they are what [CLS] attends to, over the picture.
     """
     path = Path(path)
     check_ending(path)
@@ -29,9 +30,10 @@ def save(
     if suffix in _PAGES:
         _save_page(recording, path, layer, head)
     else:
-        from limelight.views.figure import heat_map, save_figure
+        from limelight.views.figure import heat_map, picture_map, save_figure
 
-        save_figure(heat_map(recording, layer, head), path)
+        draw = heat_map if recording.picture is None else picture_map
+        save_figure(draw(recording, layer, head), path)
 
 
 def _save_page(recording: Recording, path: Path, layer: int | None, head: int | None) -> None:

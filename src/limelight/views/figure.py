@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from limelight.colours import LIGHT
 from limelight.errors import OptionError
@@ -19,8 +20,9 @@ from limelight.insight.salience import background, opening, pooled, summary
 from limelight.labels import columns as width_of
 from limelight.labels import fit, visible
 from limelight.plotting import FORMATS as FORMATS
-from limelight.plotting import fonts_for, new_figure, weight_scale
+from limelight.plotting import draw_over, fonts_for, new_figure, weight_scale
 from limelight.plotting import save_figure as save_figure
+from limelight.seeing.recording.picks import Pick
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import Token
 
@@ -105,6 +107,42 @@ def all_heads(recording: Recording) -> Figure:
                     str(layer), fontsize=8, color=LIGHT.muted, rotation=0, labelpad=8, va="center"
                 )
     figure.suptitle("layers down, heads across", fontsize=9, color=LIGHT.muted)
+    return figure
+
+
+def picture_map(
+    recording: Recording,
+    layer: int | None = None,
+    head: int | None = None,
+    token: Pick = 0,
+) -> Figure:
+    """What a patch, or [CLS], attends to in a picture, laid over it.
+
+    Args:
+        recording: of a picture.
+        layer: the last unless given.
+        head: the mean over all heads unless given.
+        token: who looks: [CLS], the first token, unless given; a patch by "row,column".
+    """
+    picture = recording.picture
+    if picture is None:
+        raise OptionError("a picture map is of a picture, found a recording of a text")
+    layer = recording.layer_numbers[-1] if layer is None else layer
+    heads = recording.head_numbers if head is None else (head,)
+    weights = torch.stack([recording.row(layer, one, token) for one in heads]).mean(0)
+    (query, *_) = recording.find(token)
+    name = recording.tokens[query].text
+    pixels = picture.pixels.numpy()
+    figure = new_figure(8.4, 4.2)
+    left, right = figure.subplots(1, 2)
+    left.imshow(pixels)
+    left.axis("off")
+    drawn = draw_over(right, pixels, picture.grid(weights).float().numpy(), picture.patch(query))
+    bar = figure.colorbar(drawn, ax=right, fraction=0.046, pad=0.03)
+    bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
+    which = f"mean of {len(heads)} heads" if head is None else f"head {head}"
+    _set_title(left, visible(recording.model, 40))
+    _set_title(right, f"layer {layer}, {which}: {name} looks at")
     return figure
 
 

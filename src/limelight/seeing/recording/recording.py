@@ -18,6 +18,7 @@ from limelight.errors import OptionError, ShapeError, UnavailableError
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picks import Pick, find_tokens, single_picks
+from limelight.seeing.recording.picture import Picture
 from limelight.seeing.recording.tokens import Token, plain_tokens
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class Recording:
     """the text that looks; the same as `text` unless given"""
     flows: tuple[Flow, ...] = ()
     """what each layer took in and gave out, where it was kept: what `steps` is told from"""
+    picture: Picture | None = None
+    """the picture whose patches the tokens are, where it is one"""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -105,6 +108,10 @@ class Recording:
             set_(self, "query_text", self.query_text or self.text)
         _check_numbers("layer_numbers", self.layer_numbers, len(self.layers))
         _check_numbers("head_numbers", self.head_numbers, heads)
+        if self.picture is not None and self.picture.size != len(self.tokens):
+            raise ShapeError(
+                f"the picture is read as {self.picture.size} tokens, found {len(self.tokens)}"
+            )
         expected = (1, heads, len(self.queries), len(self.tokens))
         for number, seen in zip(self.layer_numbers, self.layers, strict=True):
             if tuple(seen.extent) != expected:

@@ -28,6 +28,7 @@ from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
 from limelight.ops.masks.mask import mask_from_json
 from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
+from limelight.seeing.recording.picture import Picture
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.stored_checks import (
     check_call,
@@ -52,7 +53,7 @@ def write(recording: Recording, path: Path) -> None:
 
     tensors: dict[str, Tensor] = {}
     recording = _without_large_sources(recording)
-    document = {
+    document: dict[str, Any] = {
         "text": recording.text,
         "query_text": recording.query_text,
         "model": recording.model,
@@ -68,6 +69,9 @@ def write(recording: Recording, path: Path) -> None:
         "flows": bool(recording.flows),
         "formulas": [flow.formulas for flow in recording.flows],
     }
+    if (picture := recording.picture) is not None:
+        grid = {"rows": picture.rows, "columns": picture.columns, "leading": picture.leading}
+        document["picture"], tensors["picture"] = grid, picture.pixels
     for number, flow in zip(recording.layer_numbers, recording.flows, strict=False):
         parts = {"x": flow.x, "memory": flow.memory, "output": flow.output}
         tensors |= {
@@ -217,10 +221,22 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
         queries=() if queries is None else _tokens("queries", queries),
         query_text=_kind("query_text", document["query_text"], str),
         flows=flows,
+        picture=_picture(document, tensors),
     )
     check_tokens("tokens", recording.tokens, recording.text)
     check_tokens("queries", recording.queries, recording.query_text)
     return recording
+
+
+def _picture(document: dict[str, Any], tensors: dict[str, Tensor]) -> Picture | None:
+    if "picture" not in document:
+        return None
+    stored = _kind("picture", document["picture"], dict)
+    rows, columns, leading = (
+        _kind(f"{name} of the picture", stored[name], int)
+        for name in ("rows", "columns", "leading")
+    )
+    return Picture(tensors["picture"], rows, columns, leading)
 
 
 def _tokens(name: str, rows: Any) -> tuple[Token, ...]:

@@ -1,0 +1,192 @@
+"""Looking at a picture with a vision transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from limelight.checks import shape_text
+from limelight.errors import FileError, LimelightError, OptionError, ShapeError, UnavailableError
+from limelight.files import read_json
+from limelight.ops.lens.spec import Lens
+from limelight.seeing.recording.picture import Picture
+from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.tokens import plain_tokens
+from limelight.seeing.watching.watch import watch
+
+
+def is_picture(thing: object) -> bool:
+    """Whether this is a picture rather than a text or token ids: PIL's, an array, a tensor."""
+    return hasattr(thing, "convert") or (isinstance(thing, Tensor | np.ndarray) and thing.ndim > 1)
+
+
+def look_at_picture(
+    image: Any,
+    model: str | Path | nn.Module,
+    lens: Lens,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    patch: int | None = None,
+) -> Recording:
+    """What a vision transformer attends to in a picture, one token for each patch."""
+    mean, spread = (0.5,) * 3, (0.5,) * 3
+    if isinstance(model, str | Path):
+        model, mean, spread = load_vision(Path(model))
+    if not isinstance(model, nn.Module):
+        raise OptionError(
+            f"model must be a path or a torch.nn.Module, found {type(model).__name__}"
+        )
+    side, size = _patch_and_size(model, patch)
+    pixels, inputs, prepared = _prepare(image, side, size, mean, spread)
+    weight = next(iter(model.parameters()), torch.empty(0))
+    inputs = inputs.to(weight.device, weight.dtype)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), watch(model, lens, layers=layers, heads=heads) as watched:
+            if hasattr(model, "main_input_name"):
+                vision = getattr(model, "vision_model", model)
+                vision(pixel_values=inputs)
+            else:
+                model(inputs)
+    finally:
+        model.train(training)
+    recording = watched.recording()
+    rows, columns = inputs.shape[2] // side, inputs.shape[3] // side
+    leading = len(recording.tokens) - rows * columns
+    if leading < 0 or recording.queries is not recording.tokens:
+        raise ShapeError(
+            f"{type(model).__name__} attends to {len(recording.tokens)} tokens, expected at least "
+            f"{rows} x {columns} patches of {side} x {side} pixels: is the patch size right?"
+        )
+    picture = Picture(pixels, rows, columns, leading)
+    text, tokens = plain_tokens(picture.names)
+    named = tuple(token._replace(special=place < leading) for place, token in enumerate(tokens))
+    made = {**recording.made, "picture": prepared}
+    return replace(
+        recording, text=text, tokens=named, queries=(), query_text="", made=made,
+        model=type(model).__name__, picture=picture,
+    )  # fmt: skip
+
+
+def load_vision(path: Path) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+    """A Hugging Face vision model from its folder, and what its pixels are normalised by."""
+    if not path.is_dir():
+        raise FileError(f"{path}: no such folder, expected that of a Hugging Face vision model")
+    try:
+        from transformers import AutoModel
+    except ImportError as error:
+        raise UnavailableError("a vision model is read by transformers: pip install it") from error
+    try:
+        model = AutoModel.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path}: not a model that transformers reads: {error}") from error
+    settings = path / "preprocessor_config.json"
+    stored = read_json(settings) if settings.is_file() else {}
+    mean, spread = (
+        _three(settings, name, stored.get(name, [0.5] * 3)) for name in ("image_mean", "image_std")
+    )
+    return model, mean, spread
+
+
+def _three(path: Path, name: str, values: Any) -> tuple[float, ...]:
+    if (
+        not isinstance(values, list)
+        or len(values) != 3
+        or not all(isinstance(value, int | float) for value in values)
+    ):
+        raise FileError(f"{path}: {name} must be three numbers, found {values!r}")
+    return tuple(map(float, values))
+
+
+def _patch_and_size(model: nn.Module, patch: int | None) -> tuple[int, tuple[int, int] | None]:
+    """The side of a patch, and the height and width that the model expects, where it says so."""
+    config: Any = getattr(model, "config", None)
+    config = getattr(config, "vision_config", config)
+    # timm says it on the module that cuts the picture up
+    cut: Any = getattr(model, "patch_embed", None)
+    side = patch or getattr(config, "patch_size", None) or getattr(cut, "patch_size", None)
+    if isinstance(side, Sequence):
+        side = side[0] if len(set(side)) == 1 else None
+    if not isinstance(side, int) or side < 1:
+        raise OptionError(
+            f"a {type(model).__name__} does not say the size of its patches: tell it by patch="
+        )
+    size = getattr(config, "image_size", None) or getattr(cut, "img_size", None)
+    if isinstance(size, int):
+        size = (size, size)
+    return side, None if size is None else (int(size[0]), int(size[1]))
+
+
+def _prepare(
+    image: Any,
+    side: int,
+    size: tuple[int, int] | None,
+    mean: Sequence[float],
+    spread: Sequence[float],
+) -> tuple[Tensor, Tensor, str]:
+    """Pixels `h w 3` to show, what the model is given `1 3 h w`, and in words how it was made."""
+    if isinstance(image, Tensor) and image.is_floating_point():
+        inputs = image[None] if image.ndim == 3 else image
+        if inputs.ndim != 4 or inputs.shape[:2] != (1, 3):
+            raise ShapeError(f"a picture of floats must be (3, h, w), found {shape_text(image)}")
+        if inputs.shape[2] < side or inputs.shape[3] < side:
+            raise ShapeError(f"a picture must be at least one patch ({side}) high and wide")
+        low, high = inputs.aminmax()
+        shown = (inputs[0] - low) / (high - low).clamp_min(1e-12)
+        pixels = (shown.float() * 255).round().to(torch.uint8).permute(1, 2, 0).cpu()
+        return pixels.contiguous(), inputs, "as it was given"
+    pixels = _pixels(image)
+    height, width = size or tuple(max(side, length // side * side) for length in pixels.shape[:2])
+    planes = pixels.permute(2, 0, 1)[None].float()
+    if planes.shape[2:] != (height, width):
+        planes = F.interpolate(planes, (height, width), mode="bilinear", antialias=True)
+    planes = planes.round().clamp(0, 255)
+    shift, scale = (torch.tensor(list(part)).view(1, 3, 1, 1) for part in (mean, spread))
+    shown = planes[0].to(torch.uint8).permute(1, 2, 0).contiguous()
+    prepared = (
+        f"{pixels.shape[1]} x {pixels.shape[0]} pixels resized to {width} x {height}, "
+        f"less mean {list(mean)}, by {list(spread)}"
+    )
+    return shown, (planes / 255 - shift) / scale, prepared
+
+
+def _pixels(image: Any) -> Tensor:
+    """`h w 3` of whole numbers, from PIL's pictures, arrays and tensors; grey as colours alike."""
+    if hasattr(image, "convert"):
+        image = np.array(image.convert("RGB"))
+    pixels = torch.as_tensor(image).cpu()
+    if pixels.ndim == 2:
+        pixels = pixels[..., None].expand(-1, -1, 3)
+    if pixels.ndim == 3 and pixels.shape[0] == 3 != pixels.shape[2]:
+        pixels = pixels.permute(1, 2, 0)
+    if pixels.ndim != 3 or pixels.shape[2] not in (3, 4) or pixels.dtype != torch.uint8:
+        raise ShapeError(
+            f"a picture must be (h, w, 3) of uint8 or (3, h, w) of floats, found "
+            f"{shape_text(pixels)} of {pixels.dtype}"
+        )
+    if not pixels.numel():
+        raise ShapeError(f"a picture must have pixels, found {shape_text(pixels)}")
+    return pixels[..., :3]
+
+
+def open_picture(path: Path) -> Any:
+    """A picture from a file, by pillow."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise UnavailableError("a picture is read by pillow: pip install pillow") from error
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except LimelightError:
+        raise
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise FileError(f"{path}: not a picture that can be read: {error}") from error

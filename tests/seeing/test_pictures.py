@@ -1,0 +1,157 @@
+"""Pictures: patches as tokens, the weights that the model computes, files, figures, the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+import limelight as ll
+from limelight.cli.app import app
+from limelight.errors import FileError, OptionError, ShapeError
+from limelight.seeing.recording.picture import Picture
+from limelight.views.figure import picture_map
+
+
+@pytest.fixture(scope="module")
+def vit() -> Any:
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64,
+        image_size=64, patch_size=16,
+    )  # fmt: skip
+    model = ViTModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(6)  # far from uniform
+    return model
+
+
+@pytest.fixture(scope="module")
+def disc() -> np.ndarray:
+    down, across = np.mgrid[:64, :64]
+    image = np.zeros((64, 64, 3), np.uint8)
+    image[(down - 20) ** 2 + (across - 44) ** 2 < 144] = (250, 230, 40)
+    return image
+
+
+def test_the_weights_are_those_of_the_model(vit: Any, disc: np.ndarray) -> None:
+    recording = ll.look(disc, model=vit)
+    assert recording.picture is not None
+    assert recording.picture.names[:3] == ("[CLS]", "0,0", "0,1")
+    assert torch.equal(recording.picture.pixels, torch.from_numpy(disc))
+    pixels = torch.from_numpy(disc).permute(2, 0, 1)[None].float() / 127.5 - 1
+    vit.set_attn_implementation("eager")
+    try:
+        with torch.no_grad():
+            expected = vit(pixel_values=pixels, output_attentions=True).attentions
+    finally:
+        vit.set_attn_implementation("sdpa")
+    for layer, weights in enumerate(expected):
+        torch.testing.assert_close(recording.seen(layer).dense(), weights)
+    given = ll.look(pixels[0], model=vit)  # floats are taken as they are
+    torch.testing.assert_close(given.weights(1, 2), recording.weights(1, 2))
+    assert recording.find("1,2") == [1 + 4 + 2]
+
+
+def test_it_is_saved_and_drawn(vit: Any, disc: np.ndarray, tmp_path: Path) -> None:
+    recording = ll.look(disc, model=vit)
+    recording.save(tmp_path / "disc.safetensors")
+    again = ll.Recording.load(tmp_path / "disc.safetensors")
+    assert again.picture is not None
+    assert torch.equal(again.picture.pixels, torch.from_numpy(disc))
+    assert (again.picture.rows, again.picture.columns, again.picture.leading) == (4, 4, 1)
+    # what is drawn over the picture are the weights of that patch
+    drawn = picture_map(again, 1, 2, token="1,2").axes[1].get_images()[1].get_array()
+    expected = recording.weights(1, 2)[7, 1:].view(4, 4)
+    np.testing.assert_allclose(np.asarray(drawn), expected.numpy(), rtol=1e-5)
+    rolled = ll.rollout(again, "[CLS]")
+    drawn = rolled.figure().axes[0].get_images()[1].get_array()
+    np.testing.assert_allclose(np.asarray(drawn), rolled.shares[1:].view(4, 4), rtol=1e-5)
+    again.save(tmp_path / "disc.png")
+    assert (tmp_path / "disc.png").stat().st_size > 5000
+    with pytest.raises(OptionError, match="of a text"):
+        picture_map(ll.Recording.of_weights([torch.eye(2)[None]], ["a", "b"]))
+
+
+class Patches(nn.Module):
+    """A vision transformer without [CLS], that does not say the size of its patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cut = nn.Conv2d(3, 16, 8, 8)
+        self.layer = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.cut(x).flatten(2).mT)
+
+
+def test_any_module_told_its_patches(disc: np.ndarray) -> None:
+    from PIL import Image
+
+    model = Patches()
+    recording = ll.look(Image.fromarray(disc[:50, :35]), model=model, patch=8)
+    picture = recording.picture
+    assert picture is not None
+    assert (picture.rows, picture.columns, picture.leading) == (6, 4, 0)
+    assert model.training
+    with pytest.raises(OptionError, match="patch="):
+        ll.look(disc, model=model)
+    with pytest.raises(ShapeError, match="patch size"):
+        ll.look(disc, model=model, patch=4)
+    with pytest.raises(ShapeError, match="uint8"):
+        ll.look(np.zeros((8, 8, 3)), model=model, patch=8)
+    with pytest.raises(ShapeError, match="tokens"):
+        ll.Recording.of_weights([torch.eye(2)[None]], ["a", "b"]).__class__(
+            recording.text, recording.tokens, recording.layers,
+            picture=Picture(picture.pixels, 2, 2),
+        )  # fmt: skip
+
+
+def test_the_command(vit: Any, disc: np.ndarray, tmp_path: Path) -> None:
+    from PIL import Image
+
+    vit.save_pretrained(tmp_path / "vit")
+    image, png = tmp_path / "disc.png", tmp_path / "over.png"
+    Image.fromarray(disc).save(image)
+    options = ["show", str(image), "--model", str(tmp_path / "vit"), "--png", str(png)]
+    result = CliRunner().invoke(app, options, catch_exceptions=False)
+    assert "4 x 4 patches" in result.stdout
+    assert png.stat().st_size > 5000
+    answer = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
+    shares = ll.rollout(ll.look(disc, model=vit), 0).shares[1:].view(4, 4)
+    np.testing.assert_allclose(answer["rollout"], shares, rtol=1e-4)
+    png.unlink()
+    result = CliRunner().invoke(app, [*options, "--layer", "9"])
+    assert isinstance(result.exception, OptionError)
+    assert not png.exists()
+    image.write_bytes(image.read_bytes()[:40])
+    assert isinstance(CliRunner().invoke(app, options).exception, FileError)
+
+
+@pytest.mark.soak
+def test_a_diffusion_transformer_is_seen() -> None:
+    # pip install --no-deps diffusers: with its dependencies it would bring no more than is here
+    diffusers = pytest.importorskip("diffusers")
+    model = diffusers.DiTTransformer2DModel(
+        num_attention_heads=2, attention_head_dim=8, in_channels=4, num_layers=2, sample_size=8,
+        patch_size=2, num_embeds_ada_norm=10, norm_num_groups=1,
+    ).eval()  # fmt: skip
+    inputs = torch.randn(1, 4, 8, 8), torch.tensor([3]), torch.tensor([1])
+    with torch.no_grad():
+        expected = model(inputs[0], timestep=inputs[1], class_labels=inputs[2]).sample
+        with ll.watch(model) as watched:
+            output = model(inputs[0], timestep=inputs[1], class_labels=inputs[2]).sample
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-4)
+    assert watched.order == ["transformer_blocks.0.attn1", "transformer_blocks.1.attn1"]
+    sums = watched.seen(0).dense().sum(-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums))
