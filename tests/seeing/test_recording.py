@@ -406,7 +406,7 @@ def test_wrong_questions_are_answered_in_words(rec, minilm):
         (lambda: rec.weights(6, 0), r"layer must be one of those recorded \(0 to 5\), found 6"),
         (lambda: rec.steps(0, 12), r"head must be one of those recorded \(0 to 11\), found 12"),
         (lambda: look(" ", minilm), "text is empty"),
-        (lambda: look(3, minilm), "text must be a str, found int"),
+        (lambda: look(3, minilm), "text must be a str, a list of them or token ids .*found int"),
         (lambda: Recording("x", (), ()), "at least one layer"),
     ):
         with pytest.raises(OptionError, match=words):
