@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import hypothesis
 import jaxtyping
 import pytest
 import torch
 from jaxtyping import install_import_hook
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 install_import_hook("limelight", "beartype.beartype")
 
@@ -32,3 +37,28 @@ def untyped() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One real browser for all tests of a process, for a second would meet its event loop."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next((path for name in names if (path := shutil.which(name))), None)
+    if program is None:
+        pytest.fail("no Chromium on this machine: `make test` installs it")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield opened
+        opened.close()

@@ -198,7 +198,8 @@ def test_an_ascii_terminal_is_enough() -> None:
     assert "at that offset) x log2(distance in words)" in said
     assert "cafe" in said
     worked = in_ascii("worked")
-    assert "softmax(Q*K^T / sqrt d) * V" in worked
+    assert "S = Q * K^T" in worked
+    assert "S' = S / sqrt 2" in worked
 
 
 @pytest.mark.parametrize("command", [[], ["show"], ["worked"], ["train"], ["translate"], ["embed"]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,14 +17,6 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 SENTENCE = "The animal didn't cross the street because it was too tired."
 
 
@@ -61,20 +52,6 @@ def server() -> Iterator[Server]:
     yield started
     assert started.process.poll() is None, "the server has died"
     assert "Traceback" not in started.stop()
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next((path for name in names if (path := shutil.which(name))), None)
-    if program is None:
-        pytest.fail("no Chromium on this machine: `make test` installs it")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

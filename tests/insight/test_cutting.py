@@ -40,8 +40,13 @@ def test_a_cut_changes_one_row_of_one_head(minilm: ll.Encoder, how: Any) -> None
     if how == "forbid":
         expected[10] /= expected[10].sum()
     torch.testing.assert_close(cut.weights(3, 1), expected, atol=1e-6, rtol=1e-5)
-    for layer, head in [(0, 1), (2, 1), (3, 0), (3, 11)]:
+    for layer, head in [(0, 1), (2, 1)]:
         assert torch.equal(cut.weights(layer, head), whole.weights(layer, head))
+    for head in (
+        0,
+        11,
+    ):  # recomputed from the rows' own sums or from those of before: same but for rounding
+        torch.testing.assert_close(cut.weights(3, head), whole.weights(3, head), atol=1e-6, rtol=0)
     assert not torch.equal(cut.weights(4, 1), whole.weights(4, 1))
     assert torch.equal(ll.look(TEXT, minilm).weights(4, 1), whole.weights(4, 1))
 

@@ -16,6 +16,7 @@ import limelight as ll
 from limelight import _kernels
 from limelight.ops.backends import native
 from limelight.ops.masks.mask import as_mask
+from limelight.ops.masks.region import Extent
 
 KINDS = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
@@ -284,7 +285,7 @@ def test_the_short_way_leaves_what_is_not_plain() -> None:
 def test_opcheck() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(i=10, j=12, d=8, e=4))
     bias = torch.randn(1, 4, 1, 12, requires_grad=True)
-    band = ll.causal().lower(ll.ops.mask.Extent(2, 4, 10, 12), q.device)
+    band = ll.causal().lower(Extent(2, 4, 10, 12), q.device)
     op = torch.ops.limelight.attend.default
     opcheck(op, (q, k, v, bias, None, None, band.tables, band.program, 0.3, 0.0, 0.0))
     lengths = torch.tensor([3, 12])

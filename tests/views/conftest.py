@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +17,6 @@ if TYPE_CHECKING:
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
-
 
 @pytest.fixture(scope="session")
 def sentence() -> Recording:
@@ -41,20 +31,6 @@ def hostile() -> Recording:
     torch.manual_seed(0)
     weights = torch.rand(2, 2, len(HOSTILE), len(HOSTILE)).softmax(-1)
     return Recording.of_weights(list(weights), HOSTILE, model="<b>model</b>")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next((path for name in names if (path := shutil.which(name))), None)
-    if program is None:
-        pytest.fail("no Chromium on this machine: `make test` installs it")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

@@ -44,7 +44,6 @@ def test_hostile_tokens_are_shown_as_text(hostile: Recording, opened: Open) -> N
         assert len(label) >= min(len(whole), 5)
     for row in range(len(HOSTILE)):
         assert "→" in said_at(page, row, row, len(HOSTILE))
-    page.get_by_role("button", name="Words", exact=True).click()
     assert page.evaluate("window.hacked") is None
     inside = (
         "document.querySelector('[data-ready]').shadowRoot.querySelectorAll('script, img').length"

@@ -132,7 +132,7 @@ def _five(
     op: Callable[..., tuple[Tensor, ...]],
     grad_out: Tensor | None,
     grad_lse: Tensor | None,
-    needed: Sequence[bool],
+    needed: Sequence[Any],
 ) -> list[Tensor | None]:
     """The gradients of query, key, value, bias and slopes, None where nobody asks."""
     query, key, value, bias, slopes, seed, out, lse, *tables = ctx.saved_tensors

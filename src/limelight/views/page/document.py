@@ -44,11 +44,13 @@ Labels are made by `visible`; they are text, to be shown as text.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
 
 from limelight.colours import DARK, LIGHT
 from limelight.insight.salience import (
@@ -84,7 +86,9 @@ MOST_LINKS = 700_000
 MAP = 96
 """Rows and columns of a long text's map."""
 THUMB = 48
-"""Rows and columns of a head's small picture."""
+"""Rows and columns of a head's small picture, at most."""
+MOST_SHADES = 200_000
+"""Cells of all small pictures of a file together, so that a sentence stays under 1 MB."""
 TILE = 32
 """Tokens on the side of an exact tile of a long text."""
 MOST_TILES = 6
@@ -290,16 +294,20 @@ def _thumbs(recording: Recording) -> dict[str, Any]:
     """A small picture of every head: all its weights, or the strongest links of a longer text."""
     pictures: dict[str, list[Tensor]] = {"plain": [], "all": []}
     hidden = sorted(summary(recording).background)
+    heads = len(recording.layers) * len(recording.head_numbers)
+    side = max(12, min(THUMB, math.isqrt(MOST_SHADES // (2 * heads))))
     short = max(len(recording.queries), len(recording.tokens)) <= THUMB
     for layer in recording.layer_numbers:
         seen = recording.seen(layer)
         if short and seen.source is not None:
             weights = seen.dense()[0].float().cpu().nan_to_num(0.0, 0.0, 0.0)
-            pictures["all"].append(weights)
-            pictures["plain"].append(weights.index_fill(2, torch.tensor(hidden).long(), 0.0))
+            cells = min(weights.shape[1], side), min(weights.shape[2], side)
+            plain = weights.index_fill(2, torch.tensor(hidden).long(), 0.0)
+            pictures["all"].append(adaptive_max_pool2d(weights, cells))
+            pictures["plain"].append(adaptive_max_pool2d(plain, cells))
         else:
             for name, background in (("plain", False), ("all", True)):
-                picture = pooled(recording, layer, (THUMB, THUMB), background=background)
+                picture = pooled(recording, layer, (side, side), background=background)
                 pictures[name].append(picture)
     rows, columns = pictures["all"][0].shape[1:]
     packs = {name: packed_shades(torch.stack(parts)) for name, parts in pictures.items()}
