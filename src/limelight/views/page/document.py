@@ -87,7 +87,7 @@ MAP = 96
 """Rows and columns of a long text's map."""
 THUMB = 48
 """Rows and columns of a head's small picture, at most."""
-MOST_SHADES = 200_000
+MOST_SHADES = 140_000
 """Cells of all small pictures of a file together, so that a sentence stays under 1 MB."""
 TILE = 32
 """Tokens on the side of an exact tile of a long text."""
