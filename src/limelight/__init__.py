@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from limelight.models.loading.state import compare_weights as compare_weights
     from limelight.models.loading.state import load_weights as load_weights
     from limelight.models.transformer import Transformer as Transformer
+    from limelight.models.vision import VisionEncoder as VisionEncoder
     from limelight.ops.attend import attend as attend
     from limelight.ops.attend import explain_choice as explain_choice
     from limelight.ops.bias import alibi as alibi
@@ -108,6 +109,7 @@ _HOME = {
     "Decoder": "models.decoder",
     "Encoder": "models.encoder",
     "Transformer": "models.transformer",
+    "VisionEncoder": "models.vision",
     "load": "models.loading.pretrained",
     "save": "models.loading.pretrained",
     "WeightsReport": "models.loading.state",

@@ -385,8 +385,8 @@ def test_a_decoder_and_a_transformer():
     assert rec.weights(0, 1).shape == (5, len(texts))
     assert rec.query_text == "to be"
     assert len(rec.strongest(3).links) == 3
-    with pytest.raises(OptionError, match="a Transformer needs a target"):
-        look(texts, model)
+    with pytest.raises(OptionError, match="needs a target"):
+        look(texts, model, stack="decoder")
     with pytest.raises(OptionError, match="a Decoder does not take a target"):
         look(texts, decoder, target="x")
 

@@ -179,13 +179,14 @@ def _beam(beams: int, drawing: Sampling, seed: int | None) -> Beam:
 
 def _writer(model: str) -> Writer:
     from limelight.errors import OptionError
-    from limelight.models.encoder import Encoder
+    from limelight.models.decoder import Decoder
     from limelight.models.loading.pretrained import load
+    from limelight.models.transformer import Transformer
 
-    found = load(model)
-    if isinstance(found, Encoder):
+    loaded = load(model)
+    if not isinstance(loaded, Decoder | Transformer):
         raise OptionError(f"model {model!r} is an encoder, which writes no text")
-    return found
+    return loaded
 
 
 def _asked(writer: Writer, prompt: str) -> str:

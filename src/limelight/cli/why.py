@@ -24,14 +24,15 @@ def why(
     from limelight.errors import UnavailableError
     from limelight.files import check_writable
     from limelight.insight import why as insight
+    from limelight.models.decoder import Decoder
+    from limelight.models.encoder import Encoder
     from limelight.models.loading.pretrained import load
-    from limelight.models.transformer import Transformer
     from limelight.seeing.look import look
 
     if save is not None:
         check_writable(save)
     loaded = load(model)
-    if isinstance(loaded, Transformer):
+    if not isinstance(loaded, Encoder | Decoder):
         raise UnavailableError("why takes encoders and decoders")
     asks, answers = (int(each) if each.isdecimal() else each for each in (query, key))
     found = insight.why(look(text, loaded), layer, head, asks, answers, model=loaded)

@@ -13,7 +13,7 @@ from limelight.errors import OptionError, ShapeError
 from limelight.layers.linear import Linear
 from limelight.ops.activations import gelu, gelu_tanh, swiglu
 
-Activation = Literal["relu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"]
+Activation = Literal["relu", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"]
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
 """Activations of two matrices, gate and up."""
@@ -21,6 +21,7 @@ GATED = ("swiglu", "geglu", "geglu_tanh")
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
+    "silu": F.silu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
     "swiglu": swiglu,
@@ -37,7 +38,7 @@ def _gated(x: Tensor, activation: Callable[[Tensor], Tensor]) -> Tensor:
 class FeedForward(nn.Module):
     """Up-projection, activation, down-projection: `b n m` → `b n f` → `b n m`.
 
-        relu, gelu, gelu_tanh    y = act(x·W_up) · W_down
+        relu, silu, gelu, …      y = act(x·W_up) · W_down
         swiglu                   y = (silu(x·W_gate) ⊙ x·W_up) · W_down
         geglu, geglu_tanh        y = (gelu(x·W_gate) ⊙ x·W_up) · W_down
 

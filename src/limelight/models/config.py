@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Literal, cast
 
@@ -14,9 +15,9 @@ from limelight.layers.feedforward import Activation
 from limelight.layers.norm import Norm
 from limelight.layers.rotary import SCALINGS, Pairs, Scaling
 
-Kind = Literal["encoder", "decoder", "transformer"]
+Kind = Literal["encoder", "decoder", "transformer", "vision"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
-Embedding = Literal["plain", "scaled", "normed"]
+Embedding = Literal["plain", "scaled", "normed", "scaled_normed"]
 ModelBiases = Literal["none", "inputs", "attention", "all"]
 
 
@@ -33,8 +34,10 @@ class Config:
     """
 
     kind: Kind
-    """encoder: every token sees all; decoder: each sees those before; transformer: both, joined"""
+    """encoder: every token sees all; decoder: each sees those before; transformer: both, joined;
+    vision: an encoder whose tokens are the patches of a picture"""
     vocabulary: int
+    """tokens that it knows; of a vision model the classes that it tells apart, 0 for none"""
     width: int
     layers: int
     heads: int
@@ -73,6 +76,8 @@ class Config:
     """what the logits are multiplied by (T5: 1/√width)"""
     head_norm: bool = False
     """an RMS norm on each query and key head (Qwen 3, Gemma 3)"""
+    logit_bias: bool = False
+    """whether a transformer adds a number for each token to the logits (BART)"""
     embedding_width: int | None = None
     """channels of the token table where a matrix maps them to width (ELECTRA)"""
     activation: Activation = "gelu"
@@ -83,7 +88,14 @@ class Config:
     bias: ModelBiases = "all"
     """none; inputs: of Q, K, V; attention: W^O too; all: feed-forward too"""
     embedding: Embedding = "plain"
-    """scaled: times √width, with the first weights of the 2017 paper; normed: a norm after it"""
+    """scaled: times √width, with the first weights of the 2017 paper; normed: a norm after it;
+    scaled_normed: both"""
+    target_embedding: Literal["shared", "own"] = "shared"
+    """own: the target of a transformer has positions and a norm of its own (BART)"""
+    image: tuple[int, int] | None = None
+    """height and width in pixels of what a vision model reads"""
+    patch: int | None = None
+    """the side of the patches that a vision model cuts them into"""
     segments: int = 0
     """kinds of segment that have a vector of their own (BERT)"""
     tied: bool = True
@@ -105,11 +117,17 @@ class Config:
             raise OptionError("global_layers are for a decoder with a window")
         if self.embedding_width is not None and self.kind != "encoder":
             raise OptionError(f"embedding_width is for kind='encoder', found {self.kind!r}")
+        if self.kind != "transformer" and (self.logit_bias or self.target_embedding == "own"):
+            raise OptionError(
+                f"logit_bias and target_embedding are for kind='transformer', found {self.kind!r}"
+            )
+        self._check_picture()
         if self.segments and self.kind != "encoder":
             raise OptionError(f"segments are for kind='encoder', found {self.kind!r}")
 
     def _check_sizes(self) -> None:
-        for name in ("vocabulary", "width", "layers", "heads", "context"):
+        check_whole("vocabulary", self.vocabulary, 0 if self.kind == "vision" else 1)
+        for name in ("width", "layers", "heads", "context"):
             check_whole(name, getattr(self, name), 1)
         for name in (
             "decoder_layers",
@@ -124,6 +142,26 @@ class Config:
         check_whole("segments", self.segments, 0)
         if self.window is not None:
             check_whole("window", self.window, 0)
+
+    def _check_picture(self) -> None:
+        if self.kind != "vision":
+            if self.image is not None or self.patch is not None:
+                raise OptionError(f"image and patch are for kind='vision', found {self.kind!r}")
+            return
+        if self.image is None or self.patch is None or len(self.image) != 2:
+            raise OptionError(
+                f"kind='vision' needs image (height, width) and patch, found image = {self.image}, "
+                f"patch = {self.patch}"
+            )
+        check_whole("patch", self.patch, 1)
+        for side in self.image:
+            check_whole("each of image", side, self.patch)
+        patches = (self.image[0] // self.patch) * (self.image[1] // self.patch)
+        if self.context != patches + 1 or self.positions != "learned":
+            raise OptionError(
+                f"kind='vision' needs learned positions and a context of {patches + 1}, the "
+                f"patches and [CLS], found positions = {self.positions!r}, context = {self.context}"
+            )
 
     def _check_numbers(self) -> None:
         check_probability("dropout", self.dropout)
@@ -206,6 +244,20 @@ class Config:
         return preset.changed(**changes)
 
     @classmethod
+    def vit(cls, **changes: Any) -> Config:
+        """ViT, base size. Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929."""
+        preset = cls(
+            kind="vision", vocabulary=0, width=768, layers=12, heads=12, image=(224, 224), patch=16,
+            context=197, norm_eps=1e-12, tied=False,
+        )  # fmt: skip
+        image, patch = changes.get("image", preset.image), changes.get("patch", preset.patch)
+        if {"image", "patch"} & changes.keys() and "context" not in changes:
+            side = check_whole("patch", patch)
+            check_value("image", image, tuple[int, ...])
+            changes["context"] = 1 + math.prod(length // side for length in image)
+        return preset.changed(**changes)
+
+    @classmethod
     def llama(cls, **changes: Any) -> Config:
         """Llama 2, 7B size. Touvron et al. 2023, https://arxiv.org/abs/2307.09288."""
         preset = cls(
@@ -258,8 +310,9 @@ class Config:
         if missing:
             raise OptionError(f"config lacks fields: {', '.join(missing)}")
         values = dict(values)
-        if isinstance(values.get("global_layers"), list):
-            values["global_layers"] = tuple(values["global_layers"])
+        for name in ("global_layers", "image"):
+            if isinstance(values.get(name), list):
+                values[name] = tuple(values[name])
         scaling = values.get("rotary_scaling")
         if isinstance(scaling, dict):
             values["rotary_scaling"] = make_scaling(cast("dict[str, Any]", scaling))

@@ -55,29 +55,26 @@ _ATTENTION_BIAS: dict[str, Biases] = {
 }
 
 
-class Embedding(nn.Module):
-    """Tokens as vectors, with what is added to them: `b n` → `b n m`.
-
-    x = scale · tokens[token] + positions[p] + segments[segment], then norm and dropout
-    """
+class Placing(nn.Module):
+    """What is added to the vectors of tokens `b n m`: positions, segments, a norm."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        width = config.width
-        inner = width if config.embedding_width is None else config.embedding_width
-        self.up = None if inner == width else Linear(inner, width)
-        width = inner
-        self.tokens = nn.Embedding(config.vocabulary, width)
+        self.up = None
+        self._add_tables(config.width)
+
+    def _add_tables(self, width: int) -> None:
+        config = self.config
         learned = config.positions == "learned"
         self.positions = nn.Embedding(config.context, width) if learned else None
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
-        normed = config.embedding == "normed"
+        normed = config.embedding in ("normed", "scaled_normed")
         self.norm = make_norm(config.norm, width, config.norm_eps) if normed else None
 
-    def forward(self, inputs: Inputs, segments: Tensor | None = None) -> Tensor:
-        x = self._look_up(inputs.tokens)
-        if self.config.embedding == "scaled":
+    def place(self, x: Tensor, inputs: Inputs, segments: Tensor | None = None) -> Tensor:
+        """`b n m` → `b n m`."""
+        if self.config.embedding in ("scaled", "scaled_normed"):
             x = x * math.sqrt(self.config.width)
         if self.positions is not None:
             if inputs.last >= self.config.context:
@@ -96,15 +93,6 @@ class Embedding(nn.Module):
         x = F.dropout(x, dropout) if dropout and self.training else x
         return x if self.up is None else self.up(x)
 
-    def _look_up(self, tokens: Tensor) -> Tensor:
-        try:
-            return self.tokens(tokens)
-        except IndexError as error:
-            low, high = (int(end) for end in torch.aminmax(tokens))
-            raise OptionError(
-                f"tokens go from {low} to {high}, expected 0 to {self.config.vocabulary - 1}"
-            ) from error
-
     def _add_segments(self, x: Tensor, inputs: Inputs, segments: Tensor | None) -> Tensor:
         if self.segments is None:
             if segments is not None:
@@ -118,6 +106,35 @@ class Embedding(nn.Module):
                 f"expected {shape_text(inputs.tokens)} as tokens"
             )
         return x + self.segments(segments.view(inputs.tokens.shape))
+
+
+class Embedding(Placing):
+    """Tokens as vectors, with what is added to them: `b n` → `b n m`.
+
+    x = scale · tokens[token] + positions[p] + segments[segment], then norm and dropout
+    """
+
+    def __init__(self, config: Config) -> None:
+        nn.Module.__init__(self)
+        self.config = config
+        width = config.width
+        inner = width if config.embedding_width is None else config.embedding_width
+        self.up = None if inner == width else Linear(inner, width)
+        self.tokens = nn.Embedding(config.vocabulary, inner)
+        self._add_tables(inner)
+
+    def forward(self, inputs: Inputs, segments: Tensor | None = None) -> Tensor:
+        return self.place(self.look_up(inputs.tokens), inputs, segments)
+
+    def look_up(self, tokens: Tensor) -> Tensor:
+        """The vectors of tokens alone: `b n` → `b n m`."""
+        try:
+            return self.tokens(tokens)
+        except IndexError as error:
+            low, high = (int(end) for end in torch.aminmax(tokens))
+            raise OptionError(
+                f"tokens go from {low} to {high}, expected 0 to {self.config.vocabulary - 1}"
+            ) from error
 
 
 class Stack(nn.Module):
@@ -143,6 +160,8 @@ class Stack(nn.Module):
                 self.local_rotary = Rotary(
                     config.head_size, base=config.window_base, pairs=config.rotary_pairs
                 )
+                if not config.global_layers:  # every layer has the window
+                    self.rotary = self.local_rotary
         elif config.positions == "relative":
             self.relative = RelativeBias(config.heads, both_ways=not causal)
         elif config.positions == "alibi":
@@ -227,7 +246,7 @@ def init_weights(model: nn.Module, config: Config) -> None:
     Normal with a spread of 0.02, and 0.02/√(2·layers) for what is added to the residual stream, as
     GPT-2; with embedding="scaled" as in 2017: Glorot's for matrices, 1/√m for tokens.
     """
-    scaled = config.embedding == "scaled"
+    scaled = config.embedding in ("scaled", "scaled_normed")
     residual = 0.02 / math.sqrt(2 * config.layers)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | HeadLinear):

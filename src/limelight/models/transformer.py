@@ -6,7 +6,9 @@ State dict, with the names inside a stack as in stack.py:
     encoder.blocks.t.*  [encoder.norm.*]  [encoder.relative.table]
     decoder.blocks.t.*  [decoder.norm.*]  [decoder.relative.table]
     decoder.blocks.t.cross.inputs.weight, .output.weight, …; decoder.blocks.t.cross_norm.*
+    [target_embedding.*]       positions and norm of the target: target_embedding="own"
     [head.weight]              vocabulary m     tied=False
+    [logit_bias]               1 vocabulary     logit_bias
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from limelight.checks import shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
-from limelight.models.inputs import causal_reach, full_reach, prepare_inputs
-from limelight.models.stack import Embedding, Stack, check_cache, init_weights
+from limelight.models.inputs import Inputs, causal_reach, full_reach, prepare_inputs
+from limelight.models.stack import Embedding, Placing, Stack, check_cache, init_weights
 from limelight.models.tokens import Tokens
 from limelight.ops.masks.mask import Mask
 from limelight.ops.masks.padding import padding
@@ -70,10 +72,14 @@ class Transformer(nn.Module):
             )
         self.config = config
         self.embedding = Embedding(config)
+        own = config.target_embedding == "own"
+        self.target_embedding = Placing(config) if own else None
         self.encoder = Stack(config, config.layers, causal=False)
         self.decoder_layers = config.decoder_layers or config.layers
         self.decoder = Stack(config, self.decoder_layers, causal=True, cross=True)
         self.head = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        bias = torch.zeros(1, config.vocabulary) if config.logit_bias else None
+        self.logit_bias = None if bias is None else nn.Parameter(bias)
         init_weights(self, config)
 
     def forward(
@@ -114,9 +120,14 @@ class Transformer(nn.Module):
             check_cache(cache, self.config, self.decoder_layers)
         inputs = prepare_inputs(target, None, reach=causal_reach(self.config.window), cache=cache)
         return self.decoder(
-            self.embedding(inputs), inputs,
+            self._embed_target(inputs), inputs,
             memory=memory.hidden, memory_mask=memory.mask, cache=cache,
         )  # fmt: skip
+
+    def _embed_target(self, inputs: Inputs) -> Tensor:
+        if self.target_embedding is None:
+            return self.embedding(inputs)
+        return self.target_embedding.place(self.embedding.look_up(inputs.tokens), inputs)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`… m` → `… v`."""
@@ -125,6 +136,8 @@ class Transformer(nn.Module):
         if config.logit_scale != 1:
             hidden = hidden * config.logit_scale
         logits = project(hidden, weight)
+        if self.logit_bias is not None:
+            logits = logits + self.logit_bias
         cap = config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 

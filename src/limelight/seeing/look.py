@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard, overload
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +20,14 @@ from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model, load
 from limelight.models.tokens import Encoded, Tokens
 from limelight.models.transformer import Transformer
+from limelight.models.vision import VisionEncoder
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.documents import Documents
 from limelight.seeing.choice import LENS, check_chosen
 from limelight.seeing.outside import look_outside
-from limelight.seeing.picturing import is_picture, look_at_picture
+from limelight.seeing.picturing import is_ours, is_picture, look_at_picture
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.shelf import shelve
 from limelight.seeing.recording.tokens import Token, place_tokens, plain_tokens
@@ -42,6 +43,8 @@ FLOW_LIMIT = 512
 
 Input = str | Sequence[int] | Tensor
 """A text, or the token ids of one: `n`."""
+Stack = Literal["encoder", "decoder", "cross"]
+"""Of a model that reads a source and writes a target: the source, the target, or from it to it."""
 Image = Any
 """A picture: PIL's, an array or a tensor."""
 
@@ -51,7 +54,7 @@ def look(
     text: Input | Image, model: str | Path | nn.Module = ..., lens: Lens = ..., *,
     target: str | None = ..., layers: Sequence[int] | None = ...,
     heads: Sequence[int] | None = ..., tokenizer: PreTrainedTokenizerBase | None = ...,
-    patch: int | None = ...,
+    patch: int | None = ..., stack: Stack | None = ...,
 ) -> Recording: ...  # fmt: skip
 @overload
 def look(
@@ -69,6 +72,7 @@ def look(
     heads: Sequence[int] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     patch: int | None = None,
+    stack: Stack | None = None,
 ) -> Recording | Iterator[Recording]:
     """Read a text, or a picture, with a model and record what every layer and head attends to.
 
@@ -84,12 +88,16 @@ def look(
             takes token ids `b n`.
         lens: what to note of the weights.
         target: for a model that reads a source and writes a target: the target. What is recorded
-            then is how the target's tokens look at the source's.
+            then is how the target's tokens look at the source's; without, how the source's tokens
+            look at one another.
         layers: the layers to record, by number; all unless given.
         heads: the heads to record, by number; all unless given.
         tokenizer: of the Hugging Face model.
         patch: the side of the patches that the model cuts a picture into, in pixels, where it does
             not say so itself.
+        stack: of a model that reads a source and writes a target, what to record instead:
+            "encoder", how the source's tokens look at one another; "decoder", how those of the
+            target do, as the model is given them; "cross", how the target's look at the source's.
 
     >>> import limelight as ll
     >>> rec = ll.look("The animal didn't cross the street because it was too tired.")
@@ -100,16 +108,25 @@ def look(
     [4, 6]
     """
     if is_picture(text):
+        if isinstance(model, str | Path) and is_ours(model):
+            model = _loaded(str(model), _files(Path(model)))
         return look_at_picture(text, model, lens, layers, heads, patch)
     if isinstance(model, str | Path):
         model = _loaded(str(model), _files(Path(model)))
+    if isinstance(model, VisionEncoder):
+        raise OptionError(
+            f"a VisionEncoder reads pictures (PIL's, an array or a tensor), found "
+            f"{type(text).__name__}"
+        )
+    if stack not in (None, "encoder", "decoder", "cross"):
+        raise OptionError(f"stack must be 'encoder', 'decoder' or 'cross', found {stack!r}")
     if not isinstance(text, str | Tensor) and _are_texts(text):
-        return _look_at_all(text, model, lens, target, layers, heads, tokenizer)
+        return _look_at_all(text, model, lens, target, layers, heads, tokenizer, stack)
     source = _input(text)
     if isinstance(model, Encoder | Decoder | Transformer):
-        recording = look_inside(model, source, target, lens, layers, heads)
+        recording = look_inside(model, source, target, lens, layers, heads, stack)
     else:
-        recording = look_outside(model, source, target, lens, layers, heads, tokenizer)
+        recording = look_outside(model, source, target, lens, layers, heads, tokenizer, stack)
     _warn_of_cuts(recording, stacklevel=3)
     return recording
 
@@ -152,16 +169,22 @@ def _look_at_all(
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     tokenizer: PreTrainedTokenizerBase | None,
+    stack: Stack | None,
 ) -> Iterator[Recording]:
     """A recording of each text, in their order."""
     sources = [_input(text) for text in texts]
     if isinstance(model, Encoder | Decoder):
-        if target is not None:
-            raise OptionError(f"a {type(model).__name__} does not take a target")
+        _check_stack(model, target, stack)
         return look_at_packed(model, sources, lens, layers, heads)
-    if isinstance(model, Transformer) or target is not None:
+    if target is not None:
         raise OptionError("texts with targets are looked at one by one: look(text, target=...)")
-    return (look_outside(model, source, None, lens, layers, heads, tokenizer) for source in sources)
+    if isinstance(model, Transformer):
+        _check_stack(model, None, stack)
+        return (look_inside(model, source, None, lens, layers, heads) for source in sources)
+    return (
+        look_outside(model, source, None, lens, layers, heads, tokenizer, stack)
+        for source in sources
+    )
 
 
 @lru_cache(maxsize=2)
@@ -184,19 +207,21 @@ def look_inside(
     lens: Lens,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
+    stack: Stack | None = None,
 ) -> Recording:
     """As `look`, with one of our models; `made` alone says how much of the text was taken."""
     source = _input(text)
-    if isinstance(model, Transformer) != (target is not None):
-        needs = "needs" if isinstance(model, Transformer) else "does not take"
-        raise OptionError(f"a {type(model).__name__} {needs} a target")
-    chosen = _Chosen.of(model, layers, heads)
+    _check_stack(model, target, stack)
+    stack = stack or ("encoder" if target is None else "cross")
+    chosen = _Chosen.of(model, layers, heads, stack)
     read = _read(model, source)
-    written = None if target is None else _read(model, target)
+    written = None if target is None or stack == "encoder" else _read(model, target)
     keep = lens.keep and len(read.ids) <= FLOW_LIMIT
     notes = _Notes(lens, chosen.modules, keep)
-    begun = None if written is None else _shifted(model, written.ids)
+    begun = None if written is None else _begun(model, written.ids)
     notes.run(model, torch.tensor([read.ids]), begun)
+    if written is not None and stack == "decoder":
+        read, written = _as_begun(model, written), None
     return Recording(
         text=read.text,
         tokens=read.tokens,
@@ -266,8 +291,14 @@ class _Chosen(NamedTuple):
     heads: tuple[int, ...]
 
     @classmethod
-    def of(cls, model: Model, layers: Sequence[int] | None, heads: Sequence[int] | None) -> _Chosen:
-        modules = attention_layers(model)
+    def of(
+        cls,
+        model: Model,
+        layers: Sequence[int] | None,
+        heads: Sequence[int] | None,
+        stack: Stack = "cross",
+    ) -> _Chosen:
+        modules = attention_layers(model, stack)
         check_chosen("layers", layers, len(modules))
         check_chosen("heads", heads, model.config.heads)
         numbers = tuple(range(len(modules)) if layers is None else layers)
@@ -344,11 +375,12 @@ class _Notes:
         try:
             with torch.no_grad(), intercept(self._record):
                 if isinstance(model, Transformer):
-                    assert target is not None
-                    model(source.to(device), target.to(device))
+                    memory = model.encode(source.to(device))
+                    if target is not None:
+                        model.decode(target.to(device), memory)
                 elif isinstance(model, Decoder):
                     model.hidden(source.to(device), lengths=self.lengths)
-                else:
+                elif isinstance(model, Encoder):
                     model(source.to(device), lengths=self.lengths)
         finally:
             model.train(training)
@@ -421,22 +453,48 @@ def _detached(value: Tensor, query: Tensor) -> Tensor:
     return value if shared or storage.nbytes() == value.nbytes else value.clone()
 
 
-def attention_layers(model: Model) -> list[Attention]:
-    """The attention layer of each block; to the source where there is one."""
-    stack = model.decoder if isinstance(model, Transformer) else model.stack
+def attention_layers(model: Model, stack: Stack = "cross") -> list[Attention]:
+    """The attention layer of each block; of a Transformer, of this stack."""
+    blocks = (
+        model.stack.blocks
+        if not isinstance(model, Transformer)
+        else (model.encoder.blocks if stack == "encoder" else model.decoder.blocks)
+    )
+    crosses = isinstance(model, Transformer) and stack == "cross"
     layers: list[Attention] = []
-    for block in stack.blocks:
-        layer = block.cross if isinstance(model, Transformer) else block.attention
+    for block in blocks:
+        layer = block.cross if crosses else block.attention
         assert isinstance(layer, Attention)
         layers.append(layer)
     return layers
 
 
-def _shifted(model: Model, target: list[int]) -> Tensor:
+def _check_stack(model: Model, target: str | None, stack: Stack | None) -> None:
+    """Raise where a model has no such stack, or no target to see in it."""
+    if not isinstance(model, Transformer):
+        for name, value in (("target", target), ("stack", stack)):
+            if value is not None:
+                raise OptionError(f"a {type(model).__name__} does not take a {name}")
+    elif target is None and stack not in (None, "encoder"):
+        raise OptionError(f"stack={stack!r} needs a target: what the model writes")
+
+
+def _begun(model: Model, target: list[int]) -> Tensor:
     """What a model is given while it writes the target: the row of a token is how it came about."""
     begin = None if model.tokens is None else model.tokens.begin
     before = [] if begin is None else [begin]
     return torch.tensor([[*before, *target][: len(target)]])
+
+
+def _as_begun(model: Model, written: _Read) -> _Read:
+    """The tokens that a model is given while it writes: one that begins, then all but the last."""
+    begin = None if model.tokens is None else model.tokens.begin
+    if model.tokens is None or begin is None:
+        return written
+    name = model.tokens.tokenizer.id_to_token(begin) or str(begin)
+    later = [token._replace(word=token.word + 1) for token in written.tokens[:-1]]
+    first = Token(name, 0, 0, 0, special=True)
+    return written._replace(ids=[begin, *written.ids[:-1]], tokens=(first, *later))
 
 
 def _tokens(tokens: Tokens, text: str, encoded: Encoded) -> tuple[Token, ...]:

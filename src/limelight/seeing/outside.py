@@ -26,6 +26,7 @@ def look_outside(
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     tokenizer: PreTrainedTokenizerBase | None,
+    part: str | None = None,
 ) -> Recording:
     """What a module attends to while it reads a text, or token ids `n`, through `watch`."""
     if not isinstance(model, nn.Module):
@@ -36,13 +37,18 @@ def look_outside(
     inputs, taken = _inputs(model, text, tokenizer)
     stack, runs = None, model
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        stack = "self" if target is None else "cross"
-        if target is None:
+        stack = "self" if target is None or part == "encoder" else part or "cross"
+        if target is None and part not in (None, "encoder"):
+            raise OptionError(f"stack={part!r} needs a target: what the model writes")
+        if stack == "self":
             runs = model.get_encoder()  # pyright: ignore[reportCallIssue]
         else:
+            assert target is not None
             inputs["labels"] = _target_ids(target, tokenizer).to(inputs["input_ids"].device)
     elif target is not None:
         raise OptionError(f"a {type(model).__name__} does not take a target")
+    elif part is not None:
+        raise OptionError(f"a {type(model).__name__} does not take a stack")
     training = model.training
     model.eval()
     try:

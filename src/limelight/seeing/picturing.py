@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 from limelight.checks import shape_text
 from limelight.errors import FileError, LimelightError, OptionError, ShapeError, UnavailableError
-from limelight.files import read_json
+from limelight.files import is_file, read_json
+from limelight.models.loading.folder import folder_pixels
+from limelight.models.loading.pretrained import OWN
+from limelight.models.vision import Pixels, VisionEncoder
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picture import Picture
 from limelight.seeing.recording.recording import Recording
@@ -36,22 +39,24 @@ def look_at_picture(
     patch: int | None = None,
 ) -> Recording:
     """What a vision transformer attends to in a picture, one token for each patch."""
-    mean, spread = (0.5,) * 3, (0.5,) * 3
+    ready = model.pixels if isinstance(model, VisionEncoder) else Pixels()
     if isinstance(model, str | Path):
-        model, mean, spread = load_vision(Path(model))
+        model, ready = load_vision(Path(model))
     if not isinstance(model, nn.Module):
         raise OptionError(
             f"model must be a path or a torch.nn.Module, found {type(model).__name__}"
         )
     side, size = _patch_and_size(model, patch)
-    pixels, inputs, prepared = _prepare(image, side, size, mean, spread)
+    pixels, inputs, prepared = _prepare(image, side, size, ready)
     weight = next(iter(model.parameters()), torch.empty(0))
     inputs = inputs.to(weight.device, weight.dtype)
     training = model.training
     model.eval()
     try:
         with torch.no_grad(), watch(model, lens, layers=layers, heads=heads) as watched:
-            if hasattr(model, "main_input_name"):
+            if isinstance(model, VisionEncoder):
+                model(inputs)
+            elif hasattr(model, "main_input_name"):
                 vision = getattr(model, "vision_model", model)
                 vision(pixel_values=inputs)
             else:
@@ -72,12 +77,25 @@ def look_at_picture(
     made = {**recording.made, "picture": prepared}
     return replace(
         recording, text=text, tokens=named, queries=(), query_text="", made=made,
-        model=type(model).__name__, picture=picture,
+        model=_name(model), picture=picture,
     )  # fmt: skip
 
 
-def load_vision(path: Path) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
-    """A Hugging Face vision model from its folder, and what its pixels are normalised by."""
+def _name(model: nn.Module) -> str:
+    return (model.name if isinstance(model, VisionEncoder) else "") or type(model).__name__
+
+
+def is_ours(path: str | Path) -> bool:
+    """Whether `load` reads the vision model of this folder; else transformers may."""
+    folder = Path(path)
+    if is_file(folder / OWN):
+        return True
+    settings = folder / "config.json"
+    return is_file(settings) and read_json(settings).get("model_type") == "vit"
+
+
+def load_vision(path: Path) -> tuple[nn.Module, Pixels]:
+    """A Hugging Face vision model from its folder, and how its pixels are made ready."""
     if not path.is_dir():
         raise FileError(f"{path}: no such folder, expected that of a Hugging Face vision model")
     try:
@@ -88,27 +106,15 @@ def load_vision(path: Path) -> tuple[nn.Module, tuple[float, ...], tuple[float, 
         model = AutoModel.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise FileError(f"{path}: not a model that transformers reads: {error}") from error
-    settings = path / "preprocessor_config.json"
-    stored = read_json(settings) if settings.is_file() else {}
-    mean, spread = (
-        _three(settings, name, stored.get(name, [0.5] * 3)) for name in ("image_mean", "image_std")
-    )
-    return model, mean, spread
-
-
-def _three(path: Path, name: str, values: Any) -> tuple[float, ...]:
-    if (
-        not isinstance(values, list)
-        or len(values) != 3
-        or not all(isinstance(value, int | float) for value in values)
-    ):
-        raise FileError(f"{path}: {name} must be three numbers, found {values!r}")
-    return tuple(map(float, values))
+    return model, folder_pixels(path)
 
 
 def _patch_and_size(model: nn.Module, patch: int | None) -> tuple[int, tuple[int, int] | None]:
     """The side of a patch, and the height and width that the model expects, where it says so."""
     config: Any = getattr(model, "config", None)
+    if isinstance(model, VisionEncoder):
+        assert model.config.patch is not None
+        return model.config.patch, model.config.image
     config = getattr(config, "vision_config", config)
     # timm says it on the module that cuts the picture up
     cut: Any = getattr(model, "patch_embed", None)
@@ -129,8 +135,7 @@ def _prepare(
     image: Any,
     side: int,
     size: tuple[int, int] | None,
-    mean: Sequence[float],
-    spread: Sequence[float],
+    ready: Pixels,
 ) -> tuple[Tensor, Tensor, str]:
     """Pixels `h w 3` to show, what the model is given `1 3 h w`, and in words how it was made."""
     if isinstance(image, Tensor) and image.is_floating_point():
@@ -149,11 +154,11 @@ def _prepare(
     if planes.shape[2:] != (height, width):
         planes = F.interpolate(planes, (height, width), mode="bilinear", antialias=True)
     planes = planes.round().clamp(0, 255)
-    shift, scale = (torch.tensor(list(part)).view(1, 3, 1, 1) for part in (mean, spread))
+    shift, scale = (torch.tensor(list(part)).view(1, 3, 1, 1) for part in ready)
     shown = planes[0].to(torch.uint8).permute(1, 2, 0).contiguous()
     prepared = (
         f"{pixels.shape[1]} x {pixels.shape[0]} pixels resized to {width} x {height}, "
-        f"less mean {list(mean)}, by {list(spread)}"
+        f"less mean {list(ready.mean)}, by {list(ready.std)}"
     )
     return shown, (planes / 255 - shift) / scale, prepared
 

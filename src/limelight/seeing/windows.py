@@ -14,6 +14,7 @@ from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model
 from limelight.models.tokens import Encoded
 from limelight.models.transformer import Transformer
+from limelight.models.vision import VisionEncoder
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.choice import LENS
@@ -78,6 +79,8 @@ def read(
     >>> reading.windows, len(reading.recording.tokens)
     (((0, 126), (63, 189), (126, 200)), 200)
     """
+    if isinstance(model, VisionEncoder):
+        raise OptionError("a VisionEncoder reads pictures, found a text")
     if model.tokens is None:
         raise UnavailableError("this model came without a tokenizer: it cannot read a text")
     if not text.strip():
@@ -134,7 +137,7 @@ class _Counter:
 
 
 def _layers(model: Model) -> int:
-    return len((model.decoder if isinstance(model, Transformer) else model.stack).blocks)
+    return len((model.encoder if isinstance(model, Transformer) else model.stack).blocks)
 
 
 def _trained(model: Model) -> int | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from limelight.fields import take
 from limelight.files import is_file, read_from, read_json
@@ -19,12 +19,12 @@ from limelight.models.loading.weights import Safetensors, Weights, check_sizes, 
 _HUGGING_FACE: dict[str, tuple[str, ...]] = {
     "vocabulary": ("vocab_size",),
     "width": ("hidden_size", "n_embd", "dim", "d_model"),
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "decoder_layers": ("num_decoder_layers",),
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"),
+    "decoder_layers": ("num_decoder_layers", "decoder_layers"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"),
     "kv_heads": ("num_key_value_heads",),
     "head_size": ("head_dim", "d_kv"),
-    "hidden": ("intermediate_size", "n_inner", "hidden_dim", "d_ff"),
+    "hidden": ("intermediate_size", "n_inner", "hidden_dim", "d_ff", "encoder_ffn_dim"),
     "context": ("max_position_embeddings", "n_positions"),
     "segments": ("type_vocab_size",),
     "activation": (
@@ -40,8 +40,13 @@ _HUGGING_FACE: dict[str, tuple[str, ...]] = {
     "softcap": ("attn_logit_softcapping",),
     "logit_softcap": ("final_logit_softcapping",),
     "embedding_width": ("embedding_size",),
+    "embedding": ("scale_embedding",),
+    "image": ("image_size",),
+    "patch": ("patch_size",),
     "tied": ("tie_word_embeddings",),
-    "dropout": ("hidden_dropout_prob", "resid_pdrop", "attention_dropout", "dropout_rate"),
+    "dropout": (
+        "hidden_dropout_prob", "resid_pdrop", "dropout", "attention_dropout", "dropout_rate",
+    ),
 }  # fmt: skip
 """Our fields and what config.json calls them, by family."""
 
@@ -146,6 +151,10 @@ def _formats(weights: Weights) -> dict[str, int]:
 
 
 def _hugging_face_sources(hf: Mapping[str, Any]) -> dict[str, str]:
+    text = hf.get("text_config")
+    if isinstance(text, dict):  # of a model with pictures, whose text part is loaded
+        nested = _hugging_face_sources(cast("dict[str, Any]", text))
+        return {name: source.replace(": ", ": text_config.") for name, source in nested.items()}
     return {
         name: f"config.json: {key}"
         for name, keys in _HUGGING_FACE.items()

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from limelight.errors import OptionError
 from limelight.fields import take
+from limelight.layers.positions import sinusoidal
 from limelight.models.config import Config
 from limelight.models.scalings import scaling_from_hf
 
@@ -67,7 +68,10 @@ Reader = Callable[[Mapping[str, Any]], Config]
 
 @dataclass(frozen=True)
 class Family:
-    """The names of one architecture: our module → their modules, `{t}` counting the blocks."""
+    """The names of one architecture: our module → their modules, `{t}` counting the blocks.
+
+    Where ours is a tensor rather than a module, theirs is one too.
+    """
 
     name: str
     config: Reader
@@ -80,12 +84,20 @@ class Family:
     """our norms whose weights are stored less 1"""
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
     """our tables that begin so many rows after theirs"""
+    computed: Mapping[str, Callable[[int, int], Tensor]] = field(
+        default_factory=dict[str, Callable[[int, int], Tensor]]
+    )
+    """our tables that follow from their rows and columns, where a file does without"""
     unused: tuple[str, ...] = ()
     """patterns of tensors that we have no use for"""
+    prefixes: tuple[str, ...] = ()
+    """what else may stand before a name"""
 
     def plain(self, hf_name: str) -> str:
         """A tensor's name without prefix, in today's spelling."""
-        name = hf_name.removeprefix(self.prefix)
+        prefixes = (self.prefix, *self.prefixes)
+        prefix = next((one for one in prefixes if one and hf_name.startswith(one)), "")
+        name = hf_name.removeprefix(prefix)
         if name.endswith((".gamma", ".beta")):
             name = name.replace(".gamma", ".weight").replace(".beta", ".bias")
         return name
@@ -102,15 +114,14 @@ class Family:
             number = re.search(r"blocks\.(\d+)\.", module)
             block = number[1] if number else ""
             general = module.replace(f"blocks.{block}.", "blocks.{t}.") if block else module
-            theirs = self.modules.get(general) or self.modules.get(f"{general}.{kind}".lstrip("."))
-            if theirs is not None:
+            whole = self.modules.get(f"{general}.{kind}".lstrip("."))
+            theirs = whole or [f"{part}.{kind}" for part in self.modules.get(general, ())]
+            if theirs:
                 break
         else:
             raise OptionError(f"the {self.name} family has no tensor for {name!r}")
-        # Their names for a matrix, whatever ours: a table of biases is the weight of an embedding.
-        kind = "weight" if kind == "table" else kind
         return Recipe(
-            tuple(f"{part}.{kind}".replace("{t}", block) for part in theirs),
+            tuple(part.replace("{t}", block) for part in theirs),
             transpose=general in self.transposed and kind == "weight",
             plus=1.0 if general in self.plus_one and kind == "weight" else 0.0,
             skip=self.skipped.get(general, 0),
@@ -127,6 +138,8 @@ _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
 }
 
 
@@ -333,6 +346,82 @@ def _t5(hf: Mapping[str, Any]) -> Config:
     )
 
 
+def _bart(hf: Mapping[str, Any]) -> Config:
+    """BART and its kin, by what their configs say and what their code does."""
+    kind = str(hf["model_type"])
+    normed = kind in ("bart", "mbart", "plbart")
+    scaled = take(hf, "scale_embedding", bool, kind == "plbart")
+    embedding = {(0, 0): "plain", (0, 1): "scaled", (1, 0): "normed", (1, 1): "scaled_normed"}
+    _only(hf, "share_encoder_decoder_embeddings", True)
+    _only(hf, "tie_word_embeddings", True)
+    heads, hidden = (
+        _same(hf, f"encoder_{what}", f"decoder_{what}", default)
+        for what, default in (("attention_heads", 16), ("ffn_dim", 4096))
+    )
+    return Config(
+        kind="transformer",
+        vocabulary=take(hf, "vocab_size", int, 50265),
+        width=take(hf, "d_model", int, 1024),
+        layers=take(hf, "encoder_layers", int, 12),
+        decoder_layers=take(hf, "decoder_layers", int, 12),
+        heads=heads,
+        hidden=hidden,
+        context=take(hf, "max_position_embeddings", int, 1024),
+        activation=cast("Any", _activation(hf, "activation_function", "gelu")),
+        order="pre" if kind in ("mbart", "pegasus") else "post",
+        embedding=cast("Any", embedding[normed, scaled]),
+        target_embedding="own" if normed else "shared",
+        logit_bias=True,
+        dropout=take(hf, "dropout", float, 0.1),
+    )
+
+
+def _same(hf: Mapping[str, Any], first: str, second: str, default: int) -> int:
+    """A size that source and target must share."""
+    size, other = take(hf, first, int, default), take(hf, second, int, default)
+    if size != other:
+        raise OptionError(f"{second} must be {first} = {size}, found {other}")
+    return size
+
+
+def _vit(hf: Mapping[str, Any]) -> Config:
+    _only(hf, "qkv_bias", True)
+    _only(hf, "num_channels", 3)
+    size: Any = hf.get("image_size", 224)
+    sides = (size, size) if type(size) is int else tuple(size) if isinstance(size, list) else ()
+    if len(sides) != 2 or not all(type(side) is int for side in sides):
+        raise OptionError(f"image_size must be a whole number or two, found {size!r}")
+    architectures = [str(name) for name in take(hf, "architectures", list, [])]
+    tells = any(name.endswith("ForImageClassification") for name in architectures)
+    return Config.vit(
+        # transformers leaves out the names of classes where there are as many as by default
+        vocabulary=len(take(hf, "id2label", dict, {0: "", 1: ""})) if tells else 0,
+        image=sides,
+        patch=take(hf, "patch_size", int, 16),
+        width=take(hf, "hidden_size", int, 768),
+        layers=take(hf, "num_hidden_layers", int, 12),
+        heads=take(hf, "num_attention_heads", int, 12),
+        hidden=take(hf, "intermediate_size", int, 3072),
+        activation=_activation(hf, "hidden_act", "gelu"),
+        norm_eps=take(hf, "layer_norm_eps", float, 1e-12),
+        dropout=take(hf, "hidden_dropout_prob", float, 0.0),
+    )
+
+
+def _gemma3(hf: Mapping[str, Any]) -> Config:
+    """The text part of Gemma 3 with pictures, which stands apart in its config.json."""
+    _only(hf, "tie_word_embeddings", True)
+    text = take(hf, "text_config", dict, {})
+    _only(text, "use_bidirectional_attention", False)
+    # Files leave out what is as by default in transformers.
+    sizes = {
+        "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "head_dim": 256, "max_position_embeddings": 131072, "sliding_window": 4096,
+    }  # fmt: skip
+    return _gemma({**sizes, **text, "model_type": "gemma3_text"})
+
+
 _B = "stack.blocks.{t}."
 
 BERT = Family(
@@ -357,7 +446,7 @@ BERT = Family(
         # MaskedLM and Classifier
         "transform": ("cls.predictions.transform.dense",),
         "norm": ("cls.predictions.transform.LayerNorm",),
-        "bias": ("cls.predictions",),
+        "bias": ("cls.predictions.bias",),
         "pool": ("pooler.dense",),
         "classes": ("classifier",),
     },
@@ -492,7 +581,9 @@ def _t5_stack(ours: str, theirs: str, last: int) -> dict[str, tuple[str, ...]]:
         block + "feedforward.down": (f"{layer}{last}.DenseReluDense.wo",),
         block + "feedforward_norm": (f"{layer}{last}.layer_norm",),
         f"{ours}.norm": (f"{theirs}.final_layer_norm",),
-        f"{ours}.relative": (f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias",),
+        f"{ours}.relative.table": (
+            f"{theirs}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        ),
     }
 
 
@@ -526,6 +617,95 @@ T5_GATED = replace(
     },
 )
 
+
+def _bart_stack(ours: str) -> dict[str, tuple[str, ...]]:
+    block, layer = f"{ours}.blocks.{{t}}.", f"{ours}.layers.{{t}}."
+
+    def inputs(name: str) -> tuple[str, ...]:
+        return tuple(f"{layer}{name}.{part}_proj" for part in "qkv")
+
+    return {
+        block + "attention.inputs": inputs("self_attn"),
+        block + "attention.output": (f"{layer}self_attn.out_proj",),
+        block + "attention_norm": (f"{layer}self_attn_layer_norm",),
+        block + "cross.inputs": inputs("encoder_attn"),
+        block + "cross.output": (f"{layer}encoder_attn.out_proj",),
+        block + "cross_norm": (f"{layer}encoder_attn_layer_norm",),
+        block + "feedforward.up": (f"{layer}fc1",),
+        block + "feedforward.down": (f"{layer}fc2",),
+        block + "feedforward_norm": (f"{layer}final_layer_norm",),
+        f"{ours}.norm": (f"{ours}.layer_norm",),
+    }
+
+
+BART = Family(
+    "BART",
+    _bart,
+    "model.",
+    {
+        "embedding.tokens": ("shared",),
+        "embedding.positions": ("encoder.embed_positions",),
+        "embedding.norm": ("encoder.layernorm_embedding",),
+        "target_embedding.positions": ("decoder.embed_positions",),
+        "target_embedding.norm": ("decoder.layernorm_embedding",),
+        **_bart_stack("encoder"),
+        **_bart_stack("decoder"),
+        "logit_bias": ("final_logits_bias",),
+    },
+    # Their tables of positions begin with two rows that nothing reads.
+    skipped={"embedding.positions": 2, "target_embedding.positions": 2},
+    # Not there in a file that was saved without a head.
+    computed={"logit_bias": torch.zeros},
+    unused=(r"(en|de)coder\.embed_tokens\.weight", r"lm_head\.weight", r"classification_head\..*"),
+)
+
+
+def _sines(rows: int, columns: int) -> Tensor:
+    """Positions as Marian and Pegasus compute them: the sines, then the cosines."""
+    table = sinusoidal(torch.arange(rows), columns)
+    return torch.cat([table[:, 0::2], table[:, 1::2]], 1)
+
+
+PEGASUS = replace(
+    BART,
+    name="Pegasus",
+    skipped={},
+    computed={**BART.computed, "embedding.positions.weight": _sines},
+    unused=(*BART.unused, r"decoder\.embed_positions\.weight"),
+)
+
+VIT = Family(
+    "ViT",
+    _vit,
+    "vit.",
+    {
+        "embedding.patches": ("embeddings.patch_embeddings.projection",),
+        "embedding.first": ("embeddings.cls_token",),
+        "embedding.positions": ("embeddings.position_embeddings",),
+        **{name: theirs for name, theirs in BERT.modules.items() if name.startswith(_B)},
+        _B + "attention.inputs": (
+            "encoder.layer.{t}.attention.attention.query",
+            "encoder.layer.{t}.attention.attention.key",
+            "encoder.layer.{t}.attention.attention.value",
+        ),
+        _B + "attention_norm": ("encoder.layer.{t}.layernorm_before",),
+        _B + "feedforward_norm": ("encoder.layer.{t}.layernorm_after",),
+        "stack.norm": ("layernorm",),
+        "classes": ("classifier",),
+    },
+    unused=(r"pooler\..*", r"classifier\..*", r"embeddings\.mask_token", r"decoder\..*"),
+)
+
+GEMMA3 = replace(
+    GEMMA2,
+    name="Gemma 3",
+    config=_gemma3,
+    prefix="language_model.model.",
+    # the spelling of some versions, and of the matrix of an untied head
+    prefixes=("model.language_model.", "language_model.", "model."),
+    unused=(*LLAMA.unused, r"vision_tower\..*", r"multi_modal_projector\..*"),
+)
+
 FAMILIES: dict[str, Family] = {
     "bert": BERT,
     "roberta": ROBERTA,
@@ -541,7 +721,14 @@ FAMILIES: dict[str, Family] = {
     "gemma": GEMMA,
     "gemma2": GEMMA2,
     "gemma3_text": GEMMA2,
+    "gemma3": GEMMA3,
     "t5": T5,
+    "bart": BART,
+    "mbart": BART,
+    "plbart": BART,
+    "marian": replace(PEGASUS, name="Marian"),
+    "pegasus": PEGASUS,
+    "vit": VIT,
 }
 """By the `model_type` of a config.json."""
 

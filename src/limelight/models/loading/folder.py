@@ -1,4 +1,4 @@
-"""What stands beside the weights in a Hugging Face folder: the tokenizer, and how to pool."""
+"""What stands beside the weights in a Hugging Face folder: the tokenizer, pooling, pixels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from limelight.errors import FileError
-from limelight.fields import take
+from limelight.errors import FileError, OptionError
+from limelight.fields import check_names, check_value, take
 from limelight.files import read_from, read_json, read_json_list, read_text
 from limelight.models.embedding.pooling import Pooling
 from limelight.models.tokens import Tokens
+from limelight.models.vision import Pixels
 
 
 def folder_tokens(folder: Path, config: Mapping[str, Any]) -> Tokens | None:
@@ -56,6 +57,31 @@ def folder_pooling(folder: Path) -> Pooling:
     with read_from(settings):
         limit = take(_optional(settings), "max_seq_length", int)
         return Pooling("first" if kind == "cls" else "mean", normalise, limit)
+
+
+def folder_pixels(folder: Path) -> Pixels:
+    """How pictures are made ready for the model of a folder, by its preprocessor_config.json."""
+    path = folder / "preprocessor_config.json"
+    settings = _optional(path)
+    names = {"mean": "image_mean", "std": "image_std"}
+    with read_from(path):
+        return make_pixels(
+            {ours: settings[name] for ours, name in names.items() if settings.get(name) is not None}
+        )
+
+
+def make_pixels(values: Mapping[str, Any]) -> Pixels:
+    """From plain values: mean and std, each a list of three numbers.
+
+    >>> make_pixels({"mean": [0, 0, 0]}).mean
+    (0.0, 0.0, 0.0)
+    """
+    check_names("pixels", values, Pixels._fields)
+    for name, numbers in values.items():
+        check_value(name, numbers, list)
+        if len(numbers) != 3 or any(type(one) not in (int, float) for one in numbers):
+            raise OptionError(f"{name} must be three numbers, found {numbers!r}")
+    return Pixels(**{name: tuple(map(float, numbers)) for name, numbers in values.items()})
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:

