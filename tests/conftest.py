@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -29,6 +30,16 @@ hypothesis.settings.load_profile("limelight")
 @pytest.fixture(autouse=True)
 def _repeatable() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _own_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Playwright leaves its loop set as the running one; only tests of a page are to see it."""
+    loop = asyncio._get_running_loop()
+    if "browser" not in request.fixturenames:
+        asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(loop or asyncio._get_running_loop())
 
 
 @pytest.fixture
