@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from limelight.ops.bias import alibi as alibi
     from limelight.ops.calls import AttentionCall as AttentionCall
     from limelight.ops.calls import intercept as intercept
-    from limelight.ops.doors import MultiheadAttention as MultiheadAttention
-    from limelight.ops.doors import scaled_dot_product_attention as scaled_dot_product_attention
     from limelight.ops.lens.seen import Seen as Seen
     from limelight.ops.lens.spec import Lens as Lens
     from limelight.ops.linear_attention import attend_linear as attend_linear
@@ -65,7 +63,9 @@ if TYPE_CHECKING:
     from limelight.ops.masks.documents import documents as documents
     from limelight.ops.masks.links import without as without
     from limelight.ops.masks.padding import padding as padding
+    from limelight.ops.multihead import MultiheadAttention as MultiheadAttention
     from limelight.ops.packed import attend_packed as attend_packed
+    from limelight.ops.sdpa import scaled_dot_product_attention as scaled_dot_product_attention
     from limelight.ops.torch_calls import serve as serve
     from limelight.ops.torch_calls import serving as serving
     from limelight.seeing.look import look as look
@@ -94,8 +94,8 @@ _HOME = {
     "padding": "ops.masks.padding",
     "window": "ops.masks.band",
     "without": "ops.masks.links",
-    "scaled_dot_product_attention": "ops.doors",
-    "MultiheadAttention": "ops.doors",
+    "scaled_dot_product_attention": "ops.sdpa",
+    "MultiheadAttention": "ops.multihead",
     "serve": "ops.torch_calls",
     "serving": "ops.torch_calls",
     "Attention": "layers.attention",

@@ -139,16 +139,10 @@ class AttentionCall:
             _computing.reset(token)
 
     def _compute_requests(self) -> Tensor:
-        if not self._requests and self.sinks is None and self.lse is None:
-            return attend(
-                self.query, self.key, self.value,
-                mask=self.mask, bias=self.bias, scale=self.scale, softcap=self.softcap,
-                dropout=self.dropout,
-            )  # fmt: skip
+        if not self._requests:
+            return self.compute()
         problem = self._problem()
         lenses = list(dict.fromkeys(request.lens for request in self._requests))
-        if not lenses:
-            return compute(problem)[0]
         # One lens is served by the sweep that makes the output; each further one takes its own.
         output, seen = look(problem, lenses[0])
         sights = {lenses[0]: seen}
@@ -157,6 +151,16 @@ class AttentionCall:
         for request in self._requests:
             request.seen.append(sights[request.lens])
         return output
+
+    def compute(self) -> Tensor:
+        """The output `b h i e` by the operation itself, whoever intercepts."""
+        if self.sinks is not None or self.lse is not None:
+            return compute(self._problem())[0]
+        return attend(
+            self.query, self.key, self.value,
+            mask=self.mask, bias=self.bias, scale=self.scale, softcap=self.softcap,
+            dropout=self.dropout,
+        )  # fmt: skip
 
     def _problem(self) -> Problem:
         return prepare(
@@ -326,7 +330,7 @@ def computing() -> bool:
 
 def run(call: AttentionCall) -> Tensor:
     """The output of a call, by the interceptors of this context or by the operation."""
-    return call.replace(_rest=_entries.get()).attend()
+    return call.replace(_rest=_entries.get()).attend() if intercepted() else call.compute()
 
 
 def run_seen(call: AttentionCall, lens: Lens) -> tuple[Tensor, Seen]:

@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 
 from limelight.errors import LimelightError, OptionError, UnavailableError
 from limelight.ops.calls import AttentionCall, computing, intercepted, run, run_seen
-from limelight.ops.doors import scaled_dot_product_attention
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.band import causal
+from limelight.ops.sdpa import scaled_dot_product_attention
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
