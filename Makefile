@@ -19,7 +19,7 @@ show: .venv/built
 explore: .venv/explorer .venv/built
 	$(BIN)/limelight explore
 
-test: .venv/dev .venv/built .venv/browser node_modules/.package-lock.json
+test: .venv/dev .venv/built .venv/vision .venv/browser node_modules/.package-lock.json
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 # For daily work: the operation, the layers and what is quick of the rest, in under 90 seconds.
@@ -31,7 +31,7 @@ fuzz: .venv/dev .venv/built
 	$(BIN)/python -m tests.fuzz --minutes 5
 
 # Long walks: every architecture, load.
-soak: .venv/dev .venv/built .venv/browser node_modules/.package-lock.json
+soak: .venv/dev .venv/built .venv/vision .venv/browser node_modules/.package-lock.json
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m soak; s=$$?; test $$s -eq 5 || exit $$s
 
 check: .venv/dev .venv/built node_modules/.package-lock.json
@@ -51,7 +51,7 @@ docs: .venv/docs .venv/built
 bench: .venv/bench .venv/built
 	$(BIN)/python -m benchmarks
 
-setup: .venv/dev .venv/built .venv/browser node_modules/.package-lock.json
+setup: .venv/dev .venv/built .venv/vision .venv/browser node_modules/.package-lock.json
 
 format: .venv/dev
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/clang-format -i $(filter csrc/%,$(CSRC))
@@ -76,6 +76,12 @@ sanitize: .venv/dev
 .venv/dev: pyproject.toml constraints.txt | .venv/built
 	$(INSTALL) '.[dev]'
 	touch $@
+
+# Models that are watched in tests, beside the environment and without what they need: theirs would be
+# another torch, and transformers would import torchvision, whose compiled part wants a GPU's libraries.
+.venv/vision: constraints.txt | .venv/tools
+	rm -rf $@
+	$(PIP) --no-deps --target $@ torchvision timm diffusers
 
 .venv/explorer: pyproject.toml constraints.txt | .venv/built
 	$(INSTALL) '.[explorer]'

@@ -18,6 +18,7 @@ from torch import nn
 from limelight.errors import OptionError
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
+_ENDING = re.compile(r"(?<=_)\d+(?=\.|$)")
 
 
 def stack_and_layer(path: str) -> tuple[str, int | None]:
@@ -229,21 +230,25 @@ def _may_attend(module: nn.Module) -> bool:
 def _layers(paths: Iterable[str]) -> dict[str, tuple[str, int | None]]:
     """Stack and layer of each path: by the first of its numbers that tells several modules apart.
 
-    The first number of all where none does: a model of one layer.
+    The first number of all where none does: a model of one layer. A path without numbers may name
+    its layers by endings, "encoder_layer_3" (torchvision).
     """
     known = list(paths)
-    ways = {
-        path: [
-            (f"{path[: number.start()]}*{path[number.end() :]}", int(number.group()))
-            for number in _NUMBER.finditer(path)
-        ]
-        for path in known
-    }
-    sizes = Counter(stack for found in ways.values() for stack, _ in found)
-    return {
-        path: next((way for way in found if sizes[way[0]] > 1), found[0]) if found else (path, None)
-        for path, found in ways.items()
-    }
+    ways = {path: _ways(path, _NUMBER) or _ways(path, _ENDING) for path in known}
+    sizes = Counter(stack for counted in ways.values() for stack, _ in counted)
+    layers: dict[str, tuple[str, int | None]] = {}
+    for path, counted in ways.items():
+        alone = counted[0] if _NUMBER.search(path) else (path, None)
+        layers[path] = next((way for way in counted if sizes[way[0]] > 1), alone)
+    return layers
+
+
+def _ways(path: str, pattern: re.Pattern[str]) -> list[tuple[str, int]]:
+    """The stack and the layer that each number of a path would make."""
+    return [
+        (f"{path[: number.start()]}*{path[number.end() :]}", int(number.group()))
+        for number in pattern.finditer(path)
+    ]
 
 
 def _shared_stacks(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from limelight.checks import shape_text
 from limelight.errors import FileError, LimelightError, OptionError, ShapeError, UnavailableError
 from limelight.files import is_file, read_json
-from limelight.models.loading.folder import folder_pixels
+from limelight.models.loading.folder import folder_pixels, make_pixels
 from limelight.models.loading.pretrained import OWN
 from limelight.models.vision import Pixels, VisionEncoder
 from limelight.ops.lens.spec import Lens
@@ -39,9 +39,10 @@ def look_at_picture(
     patch: int | None = None,
 ) -> Recording:
     """What a vision transformer attends to in a picture, one token for each patch."""
-    ready = model.pixels if isinstance(model, VisionEncoder) else Pixels()
     if isinstance(model, str | Path):
         model, ready = load_vision(Path(model))
+    else:
+        ready = _pixels_of(model)
     if not isinstance(model, nn.Module):
         raise OptionError(
             f"model must be a path or a torch.nn.Module, found {type(model).__name__}"
@@ -85,6 +86,15 @@ def _name(model: nn.Module) -> str:
     return (model.name if isinstance(model, VisionEncoder) else "") or type(model).__name__
 
 
+def _pixels_of(model: Any) -> Pixels:
+    """How pictures are made ready for a model that is loaded, where it says so."""
+    if isinstance(model, VisionEncoder):
+        return model.pixels
+    settings: Any = getattr(model, "pretrained_cfg", None) or {}  # timm's
+    said = {name: list(settings[name]) for name in Pixels._fields if name in settings}
+    return make_pixels(said)
+
+
 def is_ours(path: str | Path) -> bool:
     """Whether `load` reads the vision model of this folder; else transformers may."""
     folder = Path(path)
@@ -116,8 +126,8 @@ def _patch_and_size(model: nn.Module, patch: int | None) -> tuple[int, tuple[int
         assert model.config.patch is not None
         return model.config.patch, model.config.image
     config = getattr(config, "vision_config", config)
-    # timm says it on the module that cuts the picture up
-    cut: Any = getattr(model, "patch_embed", None)
+    # timm says it on the module that cuts the picture up, torchvision on the model
+    cut: Any = getattr(model, "patch_embed", model)
     side = patch or getattr(config, "patch_size", None) or getattr(cut, "patch_size", None)
     if isinstance(side, Sequence):
         side = side[0] if len(set(side)) == 1 else None
@@ -125,7 +135,8 @@ def _patch_and_size(model: nn.Module, patch: int | None) -> tuple[int, tuple[int
         raise OptionError(
             f"a {type(model).__name__} does not say the size of its patches: tell it by patch="
         )
-    size = getattr(config, "image_size", None) or getattr(cut, "img_size", None)
+    names = ((config, "image_size"), (cut, "img_size"), (cut, "image_size"))
+    size: Any = next(filter(None, (getattr(part, name, None) for part, name in names)), None)
     if isinstance(size, int):
         size = (size, size)
     return side, None if size is None else (int(size[0]), int(size[1]))
