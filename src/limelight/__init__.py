@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from limelight.insight.cause import cause as cause
     from limelight.insight.cutting import cutting as cutting
     from limelight.insight.exercise import exercise as exercise
+    from limelight.insight.head_labels import head_labels as head_labels
     from limelight.insight.heads import heads as heads
     from limelight.insight.rollout import rollout as rollout
     from limelight.insight.shift import shift as shift
@@ -123,6 +124,7 @@ _HOME = {
     "cutting": "insight.cutting",
     "cause": "insight.cause",
     "rollout": "insight.rollout",
+    "head_labels": "insight.head_labels",
     "heads": "insight.heads",
     "shift": "insight.shift",
     "why": "insight.why",

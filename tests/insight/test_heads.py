@@ -15,6 +15,7 @@ from limelight.insight.heads import HeadRoles, Score
 from limelight.insight.probes import needles, sentences
 from limelight.insight.reading import read
 from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Recomputed
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,39 @@ def test_single_weights_and_sums_are_those_of_the_dense_weights(mask: Any, alibi
     expected = dense @ channels.repeat_interleave(2, dim=1)
     torch.testing.assert_close(measures.key_sums(seen, channels), expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(measures.visible(seen), (dense[0, 0] > 0).sum(-1).double())
+
+
+@pytest.mark.parametrize("mask", [None, ll.causal()])
+def test_value_weighted_shares_are_those_of_the_dense_weights(mask: Any) -> None:
+    seen = seen_of(mask)
+    dense, queries, keys = seen.dense().double(), *torch.randint(40, (2, 90))
+    assert isinstance(seen.source, Recomputed)
+    sizes = seen.source.problem.value.norm(dim=-1).repeat_interleave(2, dim=1)
+    carried = dense * sizes[:, :, None]
+    expected = (carried / carried.sum(-1, keepdim=True))[:, :, queries, keys]
+    raw, shares = measures.pair_shares(seen, queries, keys)
+    torch.testing.assert_close(shares, expected, atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(raw, dense[:, :, queries, keys], atol=1e-6, rtol=1e-4)
+
+
+def test_every_role_but_the_broad_one_has_a_value_weighted_form(roles: HeadRoles) -> None:
+    without = {name for name, score in roles.scores.items() if score.value_weighted is None}
+    assert without == {"broad"}
+    # near tokens get all of a local head's weight, and of what it carries
+    local = roles.scores["local"]
+    assert local.value_weighted is not None
+    assert float(local.held.max()) <= 1.0 + 1e-6
+    assert float(local.value_weighted.max()) <= 1.0 + 1e-6
+    assert float((local.held - local.value_weighted).abs().max()) > 0.01
+
+
+def test_shipped_labels_are_those_that_are_measured(roles: HeadRoles) -> None:
+    assert ll.head_labels("minilm") == roles.labels()
+
+
+@pytest.mark.soak
+def test_shipped_labels_of_the_decoder_are_those_that_are_measured() -> None:
+    assert ll.head_labels("smollm2") == ll.heads("smollm2").labels()
 
 
 def test_sums_of_two_corpora_merge_to_those_of_both() -> None:

@@ -24,7 +24,9 @@ from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.region import Extent, Region
 from limelight.rng import generator_for
 
-LENS = Lens(top=4, value_top=4, entropy=True, distance=True, band=5)
+LENS = Lens(top=4, value_top=4, entropy=True, distance=True)
+_BAND = 5
+"""How far a local head looks, to either side."""
 _KEYS = 16
 """Keys drawn for each query to correlate weights with embeddings."""
 _OFFSETS = range(-8, 9)
@@ -155,20 +157,17 @@ def in_text(sums: Sums, layers: Sequence[Seen], piece: Piece, embeddings: Tensor
         "self": (places, places),
         "first": (places[1:], torch.zeros(n - 1, dtype=torch.int64)),
         "same token": _same(piece.ids),
+        "local": _near(n),
     }
     for name, (queries, keys) in pairs.items():
         if not len(queries):
             continue
         askers = float(len(queries.unique()))
-        found = [_shares(seen, queries, keys) for seen in layers]
-        sums.add(name, torch.stack([raw for raw, _ in found]), askers)
-        sums.add(f"value {name}", torch.stack([weighted for _, weighted in found]), askers)
+        _add_shares(sums, name, layers, queries, keys, askers)
         even = allowed_pairs(layers[0], queries, keys).expand(1, 1, -1)[0, 0] / seen_keys[queries]
         sums.add(f"chance {name}", even.sum(), askers)
     _separators(sums, layers, piece, seen_keys)
     stacked = torch.stack
-    sums.add("local", stacked([seen.band[0].sum(-1) for seen in layers]), n)
-    sums.add("chance local", (_near(layers[0]) / seen_keys).sum(), n)
     entropy = stacked([seen.entropy[0][:, 1:].sum(-1) for seen in layers])
     sums.add("entropy", entropy, n - 1)
     sums.add("even entropy", seen_keys[1:].log().sum(), n - 1)
@@ -176,13 +175,23 @@ def in_text(sums: Sums, layers: Sequence[Seen], piece: Piece, embeddings: Tensor
     _semantics(sums, layers, piece, embeddings)
 
 
-def _shares(seen: Seen, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Summed weights of pairs, and the same of ‖weight · value‖ as a share of the row's: `h`."""
-    weights = pair_weights(seen, queries, keys)[0].double()
+def pair_shares(seen: Seen, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights of pairs, and ‖weight · value‖ of them as a share of its row's: `b h p` each."""
+    weights = pair_weights(seen, queries, keys).double()
     sizes = _problem(seen).value.norm(dim=-1, keepdim=True)
-    totals = key_sums(seen, sizes.float())[0, :, :, 0].double().clamp(min=1e-12)
-    heads = sizes[0, :, :, 0].repeat_interleave(seen.extent.h // sizes.shape[1], dim=0).double()
-    return weights.sum(-1), (weights * heads[:, keys] / totals[:, queries]).sum(-1)
+    totals = key_sums(seen, sizes.float())[..., 0].double().clamp(min=1e-12)
+    heads = sizes[..., 0].repeat_interleave(seen.extent.h // sizes.shape[1], dim=1).double()
+    return weights, weights * heads[:, :, keys] / totals[:, :, queries]
+
+
+def _add_shares(
+    sums: Sums, name: str, layers: Sequence[Seen], queries: Tensor, keys: Tensor, count: int | float
+) -> None:
+    """Add the weights of pairs, and beside them their value-weighted form, for `count` queries."""
+    shares = [pair_shares(seen, queries, keys) for seen in layers]
+    for prefix, part in (("", 0), ("value ", 1)):
+        total = torch.stack([layer[part].sum((0, 2)) for layer in shares])
+        sums.add(prefix + name, total, count)
 
 
 def _same(ids: Tensor, most: int = 8) -> tuple[Tensor, Tensor]:
@@ -217,17 +226,12 @@ def _separators(sums: Sums, layers: Sequence[Seen], piece: Piece, seen_keys: Ten
     sums.add("chance separator", (counts / seen_keys).sum(), n)
 
 
-def _near(seen: Seen, band: int = 5) -> Tensor:
-    """How many keys within the band each query may see."""
-    n = seen.extent.j
-    places = torch.arange(n)
-    total = torch.zeros(n, dtype=torch.float64)
-    for offset in range(-band, band + 1):
-        inside = (places + offset >= 0) & (places + offset < n)
-        queries = places[inside]
-        allowed = allowed_pairs(seen, queries, queries + offset).expand(1, 1, -1)[0, 0]
-        total[queries] += allowed.double()
-    return total
+def _near(n: int) -> tuple[Tensor, Tensor]:
+    """Pairs of tokens within the band of each other; those that a mask forbids weigh nothing."""
+    queries = torch.arange(n).repeat_interleave(2 * _BAND + 1)
+    keys = queries + torch.arange(-_BAND, _BAND + 1).repeat(n)
+    inside = (keys >= 0) & (keys < n)
+    return queries[inside], keys[inside]
 
 
 def _semantics(sums: Sums, layers: Sequence[Seen], piece: Piece, embeddings: Tensor) -> None:
@@ -246,18 +250,21 @@ def _semantics(sums: Sums, layers: Sequence[Seen], piece: Piece, embeddings: Ten
     if not len(queries):
         return
     cosine = torch.cosine_similarity(embeddings[queries], embeddings[keys], dim=-1).double()
-    weights = torch.stack([pair_weights(seen, queries, keys)[0] for seen in layers]).double()
+    shares = [pair_shares(seen, queries, keys) for seen in layers]
     count = len(queries)
-    for name, values in (
-        ("w", weights.sum(-1)), ("ww", weights.square().sum(-1)),
-        ("wc", (weights * cosine).sum(-1)), ("c", cosine.sum()), ("cc", cosine.square().sum()),
-    ):  # fmt: skip
-        sums.add(f"semantics {name}", values, count)
+    for prefix, part in (("", 0), ("value ", 1)):
+        w = torch.stack([layer[part][0] for layer in shares])
+        for name, values in (
+            ("w", w.sum(-1)), ("ww", w.square().sum(-1)), ("wc", (w * cosine).sum(-1)),
+            ("c", cosine.sum()), ("cc", cosine.square().sum()),
+        ):  # fmt: skip
+            sums.add(f"{prefix}semantics {name}", values, count)
 
 
-def semantics(sums: Sums) -> Tensor:
+def semantics(sums: Sums, prefix: str = "") -> Tensor:
     """Pearson's correlation of weights and cosines, from the sums: `l h`."""
-    w, ww, wc, c, cc = (sums.mean(f"semantics {name}") for name in ("w", "ww", "wc", "c", "cc"))
+    names = ("w", "ww", "wc", "c", "cc")
+    w, ww, wc, c, cc = (sums.mean(f"{prefix}semantics {name}") for name in names)
     spread = ((ww - w * w).clamp(min=0) * (cc - c * c).clamp(min=0)).sqrt()
     return (wc - w * c) / spread.clamp(min=1e-15)
 
@@ -271,8 +278,7 @@ def repeats(sums: Sums, reading: Reading, vocabulary: Tensor, begin: int | None,
     even = 1 / visible(layers[0])[queries]
     # The first of the second half follows the end of the first: its copy is only known after it.
     for name, keys in (("induction", queries - size + 1), ("duplicate token", queries - size)):
-        found = torch.stack([pair_weights(seen, queries, keys).sum((0, 2)) for seen in layers])
-        sums.add(name, found, len(queries) * len(rows))
+        _add_shares(sums, name, layers, queries, keys, len(queries) * len(rows))
         sums.add(f"chance {name}", even.sum() * len(rows), len(queries) * len(rows))
 
 

@@ -101,6 +101,20 @@ class HeadRoles(Result):
         }
         return sorted(lifts, key=lambda name: (name in COMMON, -lifts[name]))
 
+    def labels(self) -> dict[str, list[str]]:
+        """The roles of every head that has one: `{"layer.head": [role, ...]}`, as `roles` orders.
+
+        >>> import limelight as ll
+        >>> ll.head_labels("minilm")["0.2"][0]
+        'previous'
+        """
+        return {
+            f"{layer}.{head}": found
+            for layer in range(self.layers)
+            for head in range(self.heads)
+            if (found := self.roles(layer, head))
+        }
+
     def top(self, role: str, n: int = 5) -> list[tuple[int, int, float]]:
         """The n heads with the highest held-out score of a role: layer, head, score."""
         if role not in self.scores:
@@ -215,6 +229,7 @@ def heads(
     token, same token, retrieval), syntax and coreference against the best fixed offset, and the
     correlation of weights with the cosine of static embeddings. A role is given where it beats its
     chance level by its margin on the half it is chosen by and on the half that is held out.
+    A view labels heads by `labels()`, or at once by `head_labels("minilm")`: "layer.head" → roles.
 
     Args:
         model: a name or path for `load`, one of our models, or a Hugging Face model.
@@ -366,5 +381,6 @@ def _result(name: str, texts: int, chosen: Sums, held: Sums) -> HeadRoles:
             HIT_MARGIN, held.mean(f"value {best}"),
         )  # fmt: skip
     alike = [measures.semantics(half) for half in (chosen, held)]
-    scores["semantics"] = Score(alike[0], alike[1], 0.0, HIT_MARGIN)
+    weighted = measures.semantics(held, "value ")
+    scores["semantics"] = Score(alike[0], alike[1], 0.0, HIT_MARGIN, weighted)
     return HeadRoles(name, texts, scores, held.mean("entropy"), held.mean("reach"))
