@@ -332,6 +332,41 @@ def test_a_long_text_is_a_map_with_exact_tiles(opened: Opened) -> None:
     page.locator("[data-found=attention] .jump-link").first.wait_for()
 
 
+@pytest.mark.soak
+def test_a_document_is_read_layer_by_layer_and_searched_in_all_heads(opened: Opened) -> None:
+    words = Path(__file__).parent.parent.parent.joinpath("DESIGN.md").read_text(encoding="utf-8")
+    text = words[:5600]
+    page = opened("#model=smollm2")
+    page.fill(".type", text)
+    page.locator(".reading progress[value]").wait_for()
+    page.get_by_role("button", name="Cancel").click()
+    until(page, "document.querySelector('.said').innerText.startsWith('Cancelled')")
+    page.fill(".type", text + " ")
+    drawn(page, "long")
+    rec = ll.look(text + " ", model="smollm2")
+    assert len(rec.tokens) > 1024
+    page.locator("[data-drawn] .cell").first.wait_for()
+    page.fill(".heads-grid .find", "kernel → attention")
+    page.locator(".cells.ranked").wait_for()
+    queries, keys = (
+        [k for k, token in enumerate(rec.tokens) if token.text.strip() == word]
+        for word in ("kernel", "attention")
+    )
+    found = torch.stack([s.rows(queries)[0][..., keys].sum(-1).mean(-1) for s in rec.layers])
+    layer, head = divmod(int(found.argmax()), found.shape[1])
+    best = page.locator(".cells .cell").first
+    assert best.get_attribute("aria-label") == f"Layer {layer}, head {head}: {three(found.max())}"
+    best.click()
+    until(page, f"document.querySelector('.long').dataset.drawn === '{layer}.{head}'")
+    page.fill("[aria-label^='Search a word']", "attention")
+    page.keyboard.press("Enter")
+    chip = page.locator("[data-found=attention] .jump-link").first
+    chip.wait_for()
+    query = int(chip.locator("sub").first.inner_text())
+    weight = rec.weights(layer, head)[query, keys].sum()
+    assert chip.locator(".number").inner_text() == three(weight)
+
+
 def test_a_decoder_writes_and_another_token_can_be_taken(opened: Opened) -> None:
     page = opened("#panel=generation&model=smollm2&text=The+capital+of+France+is")
     page.get_by_role("button", name="Continue").click()

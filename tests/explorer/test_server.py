@@ -27,8 +27,9 @@ def test_the_weights_are_those_of_the_library(server: Server) -> None:
     assert head["queries"]["labels"] == [token.text for token in rec.tokens]
     expected = torch.stack([seen.dense()[0] for seen in rec.layers])
     torch.testing.assert_close(arrays["weights"], expected, rtol=0, atol=1e-6)
-    link = server.ask("api/link", model="minilm", text=SENTENCE, query=10, key=2)
-    torch.testing.assert_close(unframed(link.content)[1]["weights"], expected[:, :, 10, 2])
+    link = server.ask("api/link", model="minilm", text=SENTENCE, queries=[8, 10], keys=[2, 5])
+    found = expected[:, :, [8, 10]][..., [2, 5]].sum(-1).mean(-1)
+    torch.testing.assert_close(unframed(link.content)[1]["weights"], found)
 
 
 def test_a_tile_is_a_part_of_the_weights_and_a_cell_the_greatest_under_it(server: Server) -> None:

@@ -31,11 +31,14 @@ class AskHead(Ask):
     head: Place
 
 
-class AskLink(Ask):
-    """A query and a key, by their tokens; for all heads."""
+Places = Annotated[list[Place], Field(min_length=1, max_length=256)]
 
-    query: Place
-    key: Place
+
+class AskLink(Ask):
+    """From some tokens to some others, such as all places of two words; for all heads."""
+
+    queries: Places
+    keys: Places
 
 
 class AskWhy(AskHead):
@@ -57,7 +60,7 @@ class AskTile(AskHead):
 class AskLooks(AskHead):
     """Some tokens of a long text."""
 
-    tokens: Annotated[list[Place], Field(min_length=1, max_length=256)]
+    tokens: Places
 
 
 class AskPython(AskHead):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
 
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
 from limelight.explorer.patterns import MOST_TOKENS as MOST_PATTERNS
 from limelight.explorer.patterns import PATTERNS, patterns
+from limelight.explorer.work import Turn
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
 from limelight.views.page.document import header
@@ -19,13 +22,18 @@ MOST_WEIGHTS = 1_500_000
 """Weights of all heads together that travel with the first answer; of more, heads come singly."""
 MOST_WHOLE = 1024
 """Tokens up to which a head travels whole; longer texts are looked at by tiles."""
+THUMB = 48
+"""Cells along a side of a small map."""
+_ROWS = 64
+"""Rows of all heads of a layer that are computed at a time: 18 MB at 8,192 tokens of nine heads."""
 
 
 def text_frame(recording: Recording, kind: str) -> bytes:
     """The tokens, where to begin, and the weights of all heads, or a small map of each.
 
     `weights` l h i j where they are few, else `thumbs` l h r c: the greatest weight of each cell.
-    `norms` l h j: the length of each value vector. `patterns` l h p: see `patterns`.
+    `norms` l h j: the length of each value vector, where heads travel whole. `patterns` l h p: see
+    `patterns`.
     """
     shape = (len(recording.layers), *recording.layers[0].extent[1:])
     head: dict[str, Any] = {**_head(recording), "kind": kind, "patterns": []}
@@ -36,11 +44,12 @@ def text_frame(recording: Recording, kind: str) -> bytes:
     if count <= MOST_WEIGHTS:
         arrays["weights"] = torch.stack([seen.dense()[0].float() for seen in recording.layers])
     else:
-        arrays["thumbs"] = torch.stack([seen.map.max[0].half() for seen in recording.layers])
-    if max(len(recording.queries), len(recording.tokens)) <= MOST_PATTERNS:
+        arrays["thumbs"] = torch.stack([_thumb(seen.map.max[0]) for seen in recording.layers])
+    longest = max(len(recording.queries), len(recording.tokens))
+    if longest <= MOST_PATTERNS:
         head["patterns"], arrays["patterns"] = PATTERNS, patterns(recording)
     arrays["entropy"] = torch.stack([seen.entropy[0].float().mean(-1) for seen in recording.layers])
-    norms = value_norms(recording)
+    norms = value_norms(recording) if longest <= MOST_WHOLE else None
     if norms is not None:
         arrays["norms"] = norms
     return frame(head, arrays)
@@ -54,15 +63,27 @@ def head_frame(recording: Recording, layer: int, head: int) -> bytes:
     )
 
 
-def link_frame(recording: Recording, query: int, key: int) -> bytes:
-    """The weight of one link in every head: `weights` l h."""
-    _check_token("query", query, len(recording.queries))
-    _check_token("key", key, len(recording.tokens))
-    found = [
-        seen.tile(slice(query, query + 1), slice(key, key + 1))[0, :, 0, 0].float()
-        for seen in recording.layers
-    ]
-    return frame({"query": query, "key": key}, {"weights": torch.stack(found)})
+def link_frame(
+    recording: Recording, queries: Sequence[int], keys: Sequence[int], turn: Turn
+) -> bytes:
+    """What some tokens give to some others, in every head: `weights` l h.
+
+    Summed over the keys, averaged over the queries. Only the rows of the queries are computed, so
+    that a text may be as long as it likes.
+    """
+    for token in queries:
+        _check_token("queries", token, len(recording.queries))
+    for token in keys:
+        _check_token("keys", token, len(recording.tokens))
+    sums: list[Tensor] = []
+    for seen in recording.layers:
+        given = torch.zeros(seen.extent.h)
+        for first in range(0, len(queries), _ROWS):
+            turn.pause()
+            rows = seen.rows(list(queries[first : first + _ROWS]))[0]
+            given += rows[..., list(keys)].float().sum((-2, -1)).cpu()
+        sums.append(given / len(queries))
+    return frame({"queries": list(queries), "keys": list(keys)}, {"weights": torch.stack(sums)})
 
 
 def value_norms(recording: Recording) -> Tensor | None:
@@ -75,6 +96,12 @@ def value_norms(recording: Recording) -> Tensor | None:
         lengths = problem.value[0].float().norm(dim=-1)
         norms.append(lengths.repeat_interleave(problem.query.shape[1] // lengths.shape[0], dim=0))
     return torch.stack(norms)
+
+
+def _thumb(cells: Tensor) -> Tensor:
+    """A map of every head of a layer `h r c`, coarse enough to stand beside all others."""
+    size = min(cells.shape[1], THUMB), min(cells.shape[2], THUMB)
+    return adaptive_max_pool2d(cells.float(), size).half()
 
 
 def _head(recording: Recording) -> dict[str, Any]:
@@ -98,4 +125,4 @@ def _check_whole(recording: Recording) -> None:
 
 def _check_token(name: str, token: int, count: int) -> None:
     if token >= count:
-        raise OptionError(f"{name} must be one of the tokens 0 to {count - 1}, found {token}")
+        raise OptionError(f"{name} must be tokens from 0 to {count - 1}, found {token}")

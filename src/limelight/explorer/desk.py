@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+_SHORT = 4000
+"""Characters that are read at once."""
 _LOG = logging.getLogger("limelight.explorer")
 
 
@@ -39,7 +41,7 @@ class Desk:
         def work(turn: Turn) -> bytes:
             return answer(self.library.recording(ask.model, ask.text, turn), turn)
 
-        return Response(await self.run(request, work, quick=_short(ask)), media_type=MEDIA)
+        return Response(await self.run(request, work, quick=self._soon(ask)), media_type=MEDIA)
 
     async def file(
         self,
@@ -55,8 +57,12 @@ class Desk:
             return make(self.library.recording(ask.model, ask.text, turn))
 
         headers = {"content-disposition": f'attachment; filename="{name}"'}
-        text = await self.run(request, work, quick=_short(ask))
+        text = await self.run(request, work, quick=self._soon(ask))
         return Response(text, media_type=kind, headers=headers)
+
+    def _soon(self, ask: asks.Ask) -> bool:
+        """Whether the answer takes no time: while a long text is read, others go first."""
+        return len(ask.text) <= _SHORT or self.library.has(ask.model, ask.text)
 
     async def run(
         self, request: Request, work: Callable[[Turn], Result], *, quick: bool = True
@@ -98,11 +104,6 @@ async def _told(first: dict[str, Any], stream: AsyncIterator[dict[str, Any]]) ->
 
 def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, allow_nan=False)}\n\n"
-
-
-def _short(ask: asks.Ask) -> bool:
-    """A text that is answered at once; a longer one lets others go first."""
-    return len(ask.text) <= 4000
 
 
 async def _gone(request: Request) -> None:

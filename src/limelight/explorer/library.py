@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
 
 from limelight.errors import FileError, LimelightError, OptionError
 from limelight.explorer.asks import MOST_TOKENS
@@ -17,6 +20,7 @@ from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.look import look
 from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.shelf import ROOM
 
 LENS = Lens(top=8, entropy=True, distance=True, received=True, map=(96, 96))
 """What the page is drawn from: the strongest links, strips along the axes, a map of each head."""
@@ -30,7 +34,14 @@ class TooLongError(LimelightError):
     """A text of more tokens than are looked at."""
 
 
-MOST_BYTES = 400_000_000
+class Held(NamedTuple):
+    """Bytes."""
+
+    memory: int
+    disk: int
+
+
+MOST = Held(400_000_000, 2_000_000_000)
 """Of the recordings kept; the newest stays whatever its size."""
 MOST_KEPT = 48
 
@@ -106,19 +117,27 @@ class Library:
             model = self._models[name] = load(model)
         return model
 
+    def has(self, name: str, text: str) -> bool:
+        """Whether a recording is at hand, so that it need not be made."""
+        return (name, text) in self._kept
+
     def recording(self, name: str, text: str, turn: Turn) -> Recording:
-        """What the model attends to in the text; made once, while it is kept."""
+        """What the model attends to in the text; made once, while it is kept.
+
+        Reports the share of the layers that is done.
+        """
         shown = self._shown
         if shown is not None and (shown.model or "recording", shown.text) == (name, text):
             return shown
         key = name, text
         if key not in self._kept:
             self._kept[key] = self._look(self.model(name), text, turn)
-            self._drop()
+            self._drop(Held(0, 0))
         self._kept.move_to_end(key)
         return self._kept[key]
 
     def _look(self, model: Model, text: str, turn: Turn) -> Recording:
+        config, count, done = model.config, 0, 0
         if model.tokens is not None:
             count = len(model.tokens.encode(text).ids)
             if count > MOST_TOKENS < model.config.context:
@@ -126,32 +145,55 @@ class Library:
                     f"the text has {count:,} tokens, at most {MOST_TOKENS:,} are read"
                 )
 
+        # Room is made before it is needed, or two long texts would be held at once.
+        size = (config.heads + 2 * config.kv_heads) * config.head_size
+        self._drop(_shelved(0, 4 * config.layers * count * size))
+
         def between(call: AttentionCall) -> object:
+            nonlocal done
+            turn.report({"layer": done, "layers": config.layers})
             turn.pause()
+            done += 1
             return call.attend()
 
         with intercept(between), warnings.catch_warnings():  # pyright: ignore[reportArgumentType]
             warnings.simplefilter("ignore", UserWarning)  # the page says how much was read
             return look(text, model, LENS)
 
-    def _drop(self) -> None:
-        """Forget the recordings not used for longest, until the rest fits."""
-        sizes = {key: recording_bytes(kept) for key, kept in self._kept.items()}
-        while len(self._kept) > 1 and (
-            len(self._kept) > MOST_KEPT or sum(sizes.values()) > MOST_BYTES
-        ):
+    def _drop(self, more: Held) -> None:
+        """Forget the recordings not used for longest, until the rest and `more` fit."""
+        sizes = {key: held(kept) for key, kept in self._kept.items()}
+        least = 0 if any(more) else 1
+
+        def fits() -> bool:
+            memory, disk = map(sum, zip(more, *sizes.values(), strict=True))
+            return memory <= MOST.memory and disk <= MOST.disk and len(sizes) <= MOST_KEPT
+
+        while len(self._kept) > least and not fits():
             key, _ = self._kept.popitem(last=False)
             del sizes[key]
 
 
-def recording_bytes(recording: Recording) -> int:
-    """Bytes of the queries, keys, values, flows and maps that a recording holds on to."""
-    size = sum(8 * flow.x.numel() for flow in recording.flows)
+def held(recording: Recording) -> Held:
+    """What a recording holds on to: its links and maps, and queries, keys and values."""
+    memory = sum(8 * flow.x.numel() for flow in recording.flows)
+    call = 0
     for seen in recording.layers:
+        memory += sum(tensor.nbytes for tensor in _tensors(seen.statistics))
         if isinstance(seen.source, Recomputed):
             problem = seen.source.problem
-            for tensor in (problem.query, problem.key, problem.value):
-                size += tensor.numel() * tensor.element_size()
-        if seen.statistics.map is not None:
-            size += 8 * seen.statistics.map.mean.numel()
-    return size
+            call += sum(each.nbytes for each in (problem.query, problem.key, problem.value))
+    return _shelved(memory, call)
+
+
+def _shelved(memory: int, call: int) -> Held:
+    """Queries, keys and values of a long text lie on disk: see `seeing.recording.shelf`."""
+    return Held(memory, call) if call > ROOM else Held(memory + call, 0)
+
+
+def _tensors(statistics: Iterable[object]) -> Iterator[Tensor]:
+    for each in statistics:
+        if isinstance(each, Tensor):
+            yield each
+        elif isinstance(each, tuple):
+            yield from _tensors(each)

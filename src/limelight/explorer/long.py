@@ -11,9 +11,15 @@ from torch.nn.functional import max_pool2d, pad
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
 from limelight.insight.salience import background
+from limelight.ops.backends.reference import scores
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Recomputed
+from limelight.ops.masks.region import Region
 from limelight.seeing.recording.recording import Recording
 
 MOST_LINKS = 60
+_LISTED = 64
+"""Of who looks at a word: more than the page lists."""
 _NEAR = 3
 """Tokens that stand closer say little of a long text."""
 
@@ -44,7 +50,8 @@ def tile_frame(
 ) -> bytes:
     """Weights from row `top` and column `left` on, `size` cells each way: `weights` r c.
 
-    With `run` 1 the exact weights; else the greatest of each cell of `run` × `run` tokens.
+    With `run` 1 the exact weights; else the greatest of each cell of `run` × `run` tokens, which
+    are only looked at as colours: their rows are normalised by the log-sum-exp that was noted.
     """
     seen, position = recording.seen(layer), recording.head_position(head)
     _, _, i, j = seen.extent
@@ -57,13 +64,17 @@ def tile_frame(
     step = max(run, 512 // run * run)
     for first in range(top, min(i, top + size * run), step):
         rows = slice(first, min(i, first + step, top + size * run))
-        pieces.append(_pooled(part.tile(rows, columns)[0].float(), run))
+        weights = part.tile(rows, columns) if run == 1 else _nearly(part, rows, columns)
+        pieces.append(_pooled(weights[0].float(), run))
     weights = torch.cat(pieces, dim=0)
     return frame({"top": top, "left": left, "run": run}, {"weights": weights})
 
 
 def looks_frame(recording: Recording, layer: int, head: int, tokens: Sequence[int]) -> bytes:
-    """Who looks at some tokens, `from` i, and what they look at, `to` j: sums over the tokens."""
+    """Who looks at some tokens, `from` i, and what they look at, `to` j: sums over the tokens.
+
+    The strongest of `from`, which a person reads as numbers, are computed again from whole rows.
+    """
     seen, position = recording.seen(layer), recording.head_position(head)
     _, _, i, j = seen.extent
     for token in tokens:
@@ -72,9 +83,26 @@ def looks_frame(recording: Recording, layer: int, head: int, tokens: Sequence[in
     part = seen.heads([position])
     received = torch.zeros(i)
     for token in tokens:
-        received += part.tile(slice(0, i), slice(token, token + 1))[0, 0, :, 0].float().cpu()
+        received += _nearly(part, slice(0, i), slice(token, token + 1))[0, 0, :, 0].float().cpu()
+    best = received.topk(min(_LISTED, i)).indices.tolist()
+    received[best] = part.rows(best)[0, 0][:, list(tokens)].float().sum(-1).cpu()
     given = part.rows(list(tokens))[0, 0].float().sum(0)
     return frame({"tokens": list(tokens)}, {"from": received, "to": given})
+
+
+def _nearly(seen: Seen, rows: slice, columns: slice) -> Tensor:
+    """exp(score − log-sum-exp as noted): off by the rounding of the scores, but no row is summed.
+
+    An exact tile sums whole rows, however few of their columns are wanted.
+    """
+    source = seen.source
+    if not isinstance(source, Recomputed):
+        return seen.tile(rows, columns)
+    extent, index = seen.extent, torch.arange(rows.start, rows.stop)
+    region = Region.at(extent, slice(0, extent.b), slice(0, extent.h), index, columns, seen.device)
+    base = seen.lse[:, :, rows, None]
+    weights = torch.exp(scores(source.problem, region) - base)
+    return weights.masked_fill(base == -torch.inf, 0.0)
 
 
 def _pooled(weights: Tensor, run: int) -> Tensor:

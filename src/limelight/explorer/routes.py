@@ -37,6 +37,15 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
             request, ask, lambda rec, _: attention.text_frame(rec, desk.library.kind(ask.model))
         )
 
+    @app.post("/api/read", responses=events, response_class=Response)
+    async def read(ask: asks.Ask) -> Response:
+        """Reads a long text, layer by layer; what is asked about it afterwards is there at once."""
+
+        def work(turn: Turn) -> dict[str, Any]:
+            return {"tokens": len(desk.library.recording(ask.model, ask.text, turn).tokens)}
+
+        return await desk.events(work)
+
     @app.post("/api/head", responses=frames, response_class=Response)
     async def head(request: Request, ask: asks.AskHead) -> Response:
         """All weights of one head."""
@@ -46,9 +55,9 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
 
     @app.post("/api/link", responses=frames, response_class=Response)
     async def link(request: Request, ask: asks.AskLink) -> Response:
-        """The weight of one link in every head."""
+        """What some tokens give to some others, in every head."""
         return await desk.frame(
-            request, ask, lambda rec, _: attention.link_frame(rec, ask.query, ask.key)
+            request, ask, lambda rec, turn: attention.link_frame(rec, ask.queries, ask.keys, turn)
         )
 
     @app.post("/api/steps", responses=frames, response_class=Response)

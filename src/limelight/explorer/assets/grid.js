@@ -6,10 +6,11 @@ import { headColour } from "./overlay.js";
 
 /** @typedef {import("./text.js").ReadText} ReadText */
 
+const MOST_PLACES = 256; // of a word: the first of them
 const PATTERN_NAMES = { previous: "previous token", self: "itself", next: "next token", first: "first token (sink)", same: "same word before", "after same": "after the same word (induction)" };
 
-/** @param {import("./main.js").App} app */
-export function createGrid(app) {
+/** @param {import("./main.js").App} app @param {{ several: boolean }} [options] whether heads may be laid over one another */
+export function createGrid(app, { several } = { several: true }) {
   const { store } = app;
   const cells = html("div", { class: "cells", role: "group", "aria-label": "All heads" });
   const caption = html("p", { class: "caption", "aria-live": "polite" });
@@ -33,8 +34,10 @@ export function createGrid(app) {
   /** @type {Float32Array | null} the weight of the link that is looked for, in each head */
   let found = null;
   let painted = "";
+  let searches = 0;
 
   function build() {
+    found = null;
     text = /** @type {ReadText} */ (app.text);
     const { spec } = text;
     const kept = sort.value;
@@ -48,7 +51,7 @@ export function createGrid(app) {
       const place = layer * heads + head;
       const button = /** @type {HTMLButtonElement} */ (html("button", {
         type: "button", class: "cell", tabindex: -1,
-        click: (/** @type {MouseEvent} */ event) => choose(layer, head, event.shiftKey || event.ctrlKey || event.metaKey),
+        click: (/** @type {MouseEvent} */ event) => choose(layer, head, several && (event.shiftKey || event.ctrlKey || event.metaKey)),
         pointerenter: () => explain(place), focus: () => explain(place), pointerleave: () => explain(null),
         keydown: (/** @type {KeyboardEvent} */ event) => move(event, place),
       }, canvas, note));
@@ -116,19 +119,24 @@ export function createGrid(app) {
   new ResizeObserver(() => { if (text) cells.style.setProperty("--heads", String(text.spec.heads.length * beside())); }).observe(cells);
 
   /** "it → animal": the tokens or words so called, and the weight of that link in every head. */
-  function find() {
+  async function find() {
     const read = /** @type {ReadText} */ (text);
     const [asks, answers] = search.value.split(/\s*(?:→|->|>|\s)\s*/).filter(Boolean);
+    searches += 1;
+    const mine = searches;
     found = null;
     search.removeAttribute("aria-invalid");
     if (asks && answers) {
-      const query = tokens(read.spec.queries, asks);
-      const key = tokens(read.spec.keys, answers);
-      if (query.length && key.length && read.arrays.weights) {
-        found = Float32Array.from(thumbs, ({ place }) => {
-          const matrix = read.slice(place);
-          return query.reduce((total, i) => total + key.reduce((sum, j) => sum + matrix.at(i, j), 0), 0) / query.length;
-        });
+      const queries = tokens(read.spec.queries, asks).slice(0, MOST_PLACES);
+      const keys = tokens(read.spec.keys, answers).slice(0, MOST_PLACES);
+      if (queries.length && keys.length) {
+        try {
+          const weights = await read.links(queries, keys);
+          if (mine !== searches || read !== text) return; // another was asked for meanwhile
+          found = weights;
+        } catch (error) {
+          app.fail(error);
+        }
       } else search.setAttribute("aria-invalid", "true");
     }
     arrange();

@@ -3,6 +3,8 @@
 import { html, number, shorten } from "../../views/page/assets/dom.js";
 import { height, rgb } from "../../views/page/assets/scale.js";
 import { askFrame } from "./api.js";
+import { card } from "./cards.js";
+import { createGrid } from "./grid.js";
 import { Tiles } from "./tiles.js";
 
 const STRIP = 26; // pixels of a strip along an axis
@@ -21,6 +23,7 @@ export function create(app) {
   const search = /** @type {HTMLInputElement} */ (html("input", { type: "search", class: "find", placeholder: "a word", "aria-label": "Search a word and see who looks at it", change: () => find() }));
   const seekers = html("div", { class: "jump", "aria-live": "polite" });
   const button = (/** @type {string} */ label, /** @type {string} */ title, /** @type {() => void} */ click) => html("button", { type: "button", class: "chip", title, "aria-label": title, click }, label);
+  const grid = createGrid(app, { several: false });
   const body = html("div", { class: "long" },
     html("div", { class: "grid-tools" }, button("+", "Zoom in", () => zoom(0.5)), button("−", "Zoom out", () => zoom(2)), button("Whole text", "Show the whole text", () => whole()),
       html("label", {}, html("span", { class: "hint" }, "Find "), search), html("span", { class: "hint keys" }, "drag to move, wheel to zoom; arrow keys, + and − too")),
@@ -29,7 +32,8 @@ export function create(app) {
       html("section", { class: "card map-card", "aria-label": "Map" }, canvas, mini),
       html("section", { class: "card", "aria-label": "Text" }, html("h3", {}, "The text"), words),
       html("section", { class: "card", "aria-label": "Links" }, html("h3", {}, "Strongest links of this head"), html("p", { class: "hint" }, "beyond neighbours and background tokens"), links),
-      html("section", { class: "card", "aria-label": "Found" }, html("h3", {}, "Who looks at it"), seekers)));
+      html("section", { class: "card", "aria-label": "Found" }, html("h3", {}, "Who looks at it"), seekers),
+      card(app, "All heads", "click one to see its map", grid, "heads-grid")));
   seekers.append(html("p", { class: "hint" }, "Search a word above."));
 
   /** @type {any} */
@@ -77,6 +81,7 @@ export function create(app) {
     }
     if (!before || state.scheme !== before.scheme || state.systemDark !== before.systemDark || state.log !== before.log || state.background !== before.background || base === null) { base = null; tiles.repaint(); }
     request();
+    grid.update(state, true);
     body.dataset.drawn = `${ask.layer}.${ask.head}`;
   }
 

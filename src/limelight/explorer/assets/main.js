@@ -4,7 +4,7 @@ import { createControls, keyboard } from "../../views/page/assets/controls.js";
 import { html } from "../../views/page/assets/dom.js";
 import { createStore } from "../../views/page/assets/store.js";
 import { PANELS } from "./about.js";
-import { AskError, askFrame, askJson } from "./api.js";
+import { AskError, askEvents, askFrame, askJson } from "./api.js";
 import { createShare } from "./share.js";
 import { opening, understood, written } from "./state.js";
 import { ReadText } from "./text.js";
@@ -29,6 +29,8 @@ import { createTyping } from "./typing.js";
  * @property {() => void} [leave]
  */
 
+const SHORT = 4000; // letters that are read at once
+
 const root = /** @type {HTMLElement} */ (document.getElementById("app"));
 boot().catch((error) => {
   root.replaceChildren(html("p", { class: "notice bad", role: "alert" }, error.message));
@@ -39,6 +41,8 @@ async function boot() {
   const store = /** @type {any} */ (createStore(/** @type {any} */ (opening())));
   const said = html("p", { class: "said", role: "status", "aria-live": "polite" });
   const notice = html("p", { class: "notice", role: "alert", hidden: true });
+  const progress = html("progress", { max: 1, "aria-label": "How much of the text is read" });
+  const reader = html("div", { class: "reading", hidden: true }, progress, html("button", { type: "button", class: "chip", click: () => cancel() }, "Cancel"));
   /** @type {App} */
   const app = {
     store, start, text: null, palette, scheme,
@@ -56,7 +60,7 @@ async function boot() {
     html("header", { class: "top" },
       html("h1", { class: "brand" }, html("span", { class: "lamp", "aria-hidden": "true" }), "Limelight"),
       typing.model, html("div", { class: "tools" }, ...share.buttons)),
-    typing.element, notice, said, tabs.element, bar, stage, share.element);
+    typing.element, notice, html("div", { class: "told" }, said, reader), tabs.element, bar, stage, share.element);
 
   function palette() { return start.colours[scheme()]; }
 
@@ -91,6 +95,8 @@ async function boot() {
     const began = performance.now();
     const ask = { model: state.model, text: state.text };
     try {
+      if (ask.text.length > SHORT) await readLong(ask, running.signal);
+      if (mine !== turn) return;
       const frame = await askFrame("/api/look", ask, running.signal);
       if (mine !== turn) return; // stale: never drawn
       const text = new ReadText(frame, ask, start.colours);
@@ -118,8 +124,32 @@ async function boot() {
     } catch (error) {
       if (mine === turn) fail(error);
     } finally {
-      if (mine === turn) root.removeAttribute("aria-busy");
+      if (mine === turn) {
+        root.removeAttribute("aria-busy");
+        reader.hidden = true;
+      }
     }
+  }
+
+  /** A long text is read layer by layer: how far, and a way to end it. @param {{ model: string, text: string }} ask @param {AbortSignal} signal */
+  async function readLong(ask, signal) {
+    progress.removeAttribute("value");
+    reader.hidden = false;
+    const began = performance.now();
+    app.say("Reading …");
+    for await (const { layer, layers } of askEvents("/api/read", ask, signal)) {
+      if (layers === undefined) break; // read
+      progress.setAttribute("value", String(layer / layers));
+      const left = (performance.now() - began) * (layers / layer - 1) / 1000;
+      app.say(`Reading: layer ${layer + 1} of ${layers}${layer > 1 ? ` · about ${Math.ceil(left)} s more` : ""}`);
+    }
+    progress.removeAttribute("value");
+    app.say("Reading: what is worth a look");
+  }
+
+  function cancel() {
+    running.abort();
+    app.say("Cancelled: the pictures below are of the text before.");
   }
 
   let keys = (/** @type {KeyboardEvent} */ _) => {};

@@ -84,6 +84,19 @@ export class ReadText {
     return new Matrix(matrix.rows, matrix.columns, matrix.values.map((weight, k) => weight * lengths[k % matrix.columns]));
   }
 
+  /**
+   * What some tokens give to some others in every head: summed over the keys, averaged over the queries.
+   * @param {number[]} queries
+   * @param {number[]} keys
+   */
+  async links(queries, keys) {
+    if (!this.arrays.weights) return /** @type {Float32Array} */ ((await askFrame("/api/link", { ...this.ask, queries, keys })).arrays.weights.values);
+    return Float32Array.from({ length: this.spec.layers.length * this.spec.heads.length }, (_, place) => {
+      const matrix = this.slice(place);
+      return queries.reduce((total, i) => total + keys.reduce((sum, j) => sum + matrix.at(i, j), 0), 0) / queries.length;
+    });
+  }
+
   /** A small picture of a head: its weights, or its map. @param {number} place */
   thumb(place) {
     const { thumbs } = this.arrays;

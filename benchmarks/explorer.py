@@ -1,0 +1,154 @@
+"""The explorer: how long does a person wait, from starting it to a tile of a long text?"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.embed import real_sentences
+from benchmarks.harness import Bench, Target, UnableError, at_most
+from limelight.explorer.frames import unframed
+
+TITLE = "the explorer, in real Chromium and with many clients"
+TARGET = (
+    "first page < 4 s after the start and < 300 kB; 20 tokens on MiniLM to a picture < 300 ms; "
+    "a tile of a long text < 100 ms; 200 clients at once all answered"
+)
+
+LIMELIGHT = str(Path(sys.executable).with_name("limelight"))
+CLIENTS = 200
+TYPED = "The animal did not cross the wide old street near the river because it was too tired {}."
+"""20 tokens; a number at the end makes each a new text."""
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+_DRAWN = """(text) => new Promise((drawn) => {
+  const app = document.getElementById("app");
+  const [field, before] = [document.querySelector(".type"), app.dataset.ready];
+  const began = performance.now();
+  new MutationObserver((_, watcher) => {
+    if (app.dataset.ready === before) return;
+    watcher.disconnect();
+    requestAnimationFrame(() => setTimeout(() => drawn(performance.now() - began)));
+  }).observe(app, { attributes: true, attributeFilter: ["data-ready"] });
+  field.value = text;
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+})"""
+"""Milliseconds from the last key to the frame after the picture."""
+
+
+def ask(bench: Bench) -> list[Target]:
+    starts: list[float] = []
+    with _browser() as browser:
+        for turn in range(bench.pick((5,), quick=(2,))[0]):
+            bench.say(f"start {turn + 1}")
+            began = time.perf_counter()
+            with _server() as url:
+                page = browser.new_page()
+                page.goto(url)
+                page.locator("h1").wait_for()
+                starts.append(time.perf_counter() - began)
+                page.close()
+    with _server() as url:
+        bench.say("first paint")
+        with _browser() as browser:
+            sent, keys = _page(browser, url, bench.pick((40,), quick=(6,))[0])
+        bench.say("tiles")
+        model, tokens, tiles = _tiles(url, *bench.pick(("smollm2",), quick=("minilm",)))
+        bench.say(f"{CLIENTS} clients")
+        waits = sorted(asyncio.run(_crowd(url)))
+    half, most = waits[len(waits) // 2], waits[int(0.99 * len(waits)) - 1]
+    return [
+        at_most("start to first page", statistics.median(starts), 4.0, " s"),
+        at_most("sent for the first paint", sent / 1000, 300.0, " kB"),
+        at_most("last key to picture, 20 tokens", statistics.median(keys), 300.0, " ms"),
+        at_most(f"a tile of {tokens:,} tokens on {model}", statistics.median(tiles), 100.0, " ms"),
+        Target(f"{CLIENTS} clients at once, all answered",
+               f"p50 {half:.2f} s, p99 {most:.2f} s", len(waits) == CLIENTS),
+    ]  # fmt: skip
+
+
+@contextmanager
+def _server() -> Generator[str]:
+    """The address of an explorer of its own."""
+    command = [LIMELIGHT, "explore", "--port", "0", "--no-open", "--model", "minilm", "smollm2"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            address = re.search(r"http://\S+", child.stdout.readline())
+            if address is None:
+                raise subprocess.CalledProcessError(child.wait(), command)
+            yield address[0]
+        finally:
+            child.send_signal(signal.SIGINT)
+
+
+@contextmanager
+def _browser() -> Generator[Any]:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next((path for name in names if (path := shutil.which(name))), None)
+    if program is None:
+        raise UnableError("no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def _page(browser: Any, url: str, texts: int) -> tuple[int, list[float]]:
+    """Bytes sent until the first picture, and milliseconds from a key to each of some pictures."""
+    page = browser.new_page()
+    answers: list[Any] = []
+    page.on("requestfinished", answers.append)
+    page.goto(url)
+    page.locator("#app[data-ready]").wait_for()
+    sizes = [request.sizes() for request in answers]
+    sent = sum(size["responseBodySize"] + size["responseHeadersSize"] for size in sizes)
+    times = [page.evaluate(_DRAWN, TYPED.format(number)) for number in range(texts + 2)]
+    page.close()
+    return sent, times[2:]  # the first ones warm up
+
+
+def _tiles(url: str, model: str) -> tuple[str, int, list[float]]:
+    """Milliseconds of each exact tile of the longest text that the model takes, up to 8,192."""
+    text = " ".join(real_sentences(900))[: 30_000 if model == "smollm2" else 1_600]
+    body: dict[str, Any] = {"model": model, "text": text, "layer": 1, "head": 0}
+    times: list[float] = []
+    with httpx.Client(base_url=url, timeout=600) as client:
+        tokens = int(unframed(client.post("api/overview", json=body).content)[0]["rows"])
+        for turn in range(24):
+            place = {"top": turn * tokens // 32, "left": turn * tokens // 48}
+            began = time.perf_counter()
+            client.post("api/tile", json={**body, **place}).raise_for_status()
+            times.append(1000 * (time.perf_counter() - began))
+    return model, tokens, times[2:]
+
+
+async def _crowd(url: str) -> list[float]:
+    """Seconds that each of many clients waits for a sentence of its own."""
+
+    async def wait(client: httpx.AsyncClient, number: int) -> float:
+        began = time.perf_counter()
+        text = f"Client {number} asks what the animal did because it was too tired."
+        answer = await client.post("api/look", json={"model": "minilm", "text": text})
+        answer.raise_for_status()
+        return time.perf_counter() - began
+
+    limits = httpx.Limits(max_connections=CLIENTS)
+    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as client:
+        return await asyncio.gather(*(wait(client, number) for number in range(CLIENTS)))
