@@ -20,13 +20,13 @@ from benchmarks.machine import Machine, measure_machine
 
 def questions() -> dict[str, ModuleType]:
     """Every module of this folder that has an `ask`."""
-    found: dict[str, ModuleType] = {}
+    modules: dict[str, ModuleType] = {}
     for module in pkgutil.iter_modules(benchmarks.__path__):
         if module.name != "__main__":
             loaded = importlib.import_module(f"benchmarks.{module.name}")
             if hasattr(loaded, "ask"):
-                found[module.name] = loaded
-    return found
+                modules[module.name] = loaded
+    return modules
 
 
 def main() -> int:

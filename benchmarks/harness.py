@@ -180,8 +180,8 @@ class Bench:
 
     def mean(self, rows: Iterable[Row] | None = None) -> float:
         """The geometric mean of the ratios to the best peer."""
-        found = _ratios(self.rows if rows is None else rows)
-        return statistics.geometric_mean(found) if found else math.nan
+        ratios = _ratios(self.rows if rows is None else rows)
+        return statistics.geometric_mean(ratios) if ratios else math.nan
 
 
 def at_least(what: str, found: float, wanted: float, unit: str = "x") -> Target:

@@ -29,9 +29,11 @@ def ask(bench: Bench) -> list[Target]:
     long = bench.pick(((65536, "full"), (131072, "causal")), quick=((8192, "full"),))
     for length, kind in long:
         bench.say(f"n {length} {kind}, in a child process")
-        found = child.run(_CODE, length, kind)
-        what = f"extra peak memory, n {length} {kind} ({found['seconds']:.0f} s)"
-        targets.append(at_most(what, found["extra"] / 1e6, 300 * max(1, length / 65536), " MB"))
-        if abs(found["received"] - 1) > 1e-4:
-            raise AssertionError(f"attention received sums to {found['received']} a query, not 1")
+        measured = child.run(_CODE, length, kind)
+        what = f"extra peak memory, n {length} {kind} ({measured['seconds']:.0f} s)"
+        targets.append(at_most(what, measured["extra"] / 1e6, 300 * max(1, length / 65536), " MB"))
+        if abs(measured["received"] - 1) > 1e-4:
+            raise AssertionError(
+                f"attention received sums to {measured['received']} a query, not 1"
+            )
     return targets

@@ -121,10 +121,10 @@ def _version(package: str) -> str:
 
 def _commit() -> str:
     try:
-        found = subprocess.run(
+        done = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],
             cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
         )  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
+    return done.stdout.strip()

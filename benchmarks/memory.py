@@ -22,7 +22,7 @@ print(json.dumps({"extra": held("VmHWM:") - before, "output": output.nbytes}))
 def ask(bench: Bench) -> list[Target]:
     n = bench.pick((65536,), quick=(16384,))[0]
     bench.say(f"n {n}, in a child process")
-    found = child.run(_CODE, n)
-    beyond = (found["extra"] - found["output"]) / 1e6
-    what = f"beyond the output of {found['output'] / 1e6:.0f} MB at n {n}"
+    measured = child.run(_CODE, n)
+    beyond = (measured["extra"] - measured["output"]) / 1e6
+    what = f"beyond the output of {measured['output'] / 1e6:.0f} MB at n {n}"
     return [at_most(what, beyond, 64, " MB")]

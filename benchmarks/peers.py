@@ -168,8 +168,8 @@ def openvino(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Call:
         raise UnableError("computes in float32 on a CPU without bfloat16 instructions")
     if q.shape[1] != k.shape[1]:
         raise UnableError("its ScaledDotProductAttention has no grouped heads")
-    given = [tensor.contiguous() for tensor in (q, k, v)]
-    parameters = [op.parameter(list(tensor.shape), np.float32) for tensor in given]
+    tensors = [tensor.contiguous() for tensor in (q, k, v)]
+    parameters = [op.parameter(list(tensor.shape), np.float32) for tensor in tensors]
     attention = op.scaled_dot_product_attention(*parameters, causal=causal)
     options = {
         "INFERENCE_NUM_THREADS": THREADS,
@@ -178,7 +178,7 @@ def openvino(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Call:
     }
     compiled = ov.Core().compile_model(ov.Model([attention], parameters), "CPU", options)
     request = compiled.create_infer_request()
-    for place, tensor in enumerate(given):
+    for place, tensor in enumerate(tensors):
         request.set_input_tensor(place, ov.Tensor(tensor.numpy(), shared_memory=True))
     output = torch.empty(*q.shape[:3], v.shape[3])
     request.set_output_tensor(0, ov.Tensor(output.numpy(), shared_memory=True))

@@ -63,7 +63,7 @@ def _forward(model: Any, ids: torch.Tensor, *, watched: bool) -> int:
 
 
 def _package(name: str) -> Path:
-    found = importlib.util.find_spec(name)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
         raise SystemExit(f"{name} is not installed: make setup")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent

@@ -82,10 +82,10 @@ def check_size(
     name: str, tensor: Tensor, axis: int, letter: str, expected: int, source: str
 ) -> None:
     """Raise unless `tensor.shape[axis]` is `expected`, the size that `source` sets."""
-    found = tensor.shape[axis]
-    if found != expected:
+    size = tensor.shape[axis]
+    if size != expected:
         raise ShapeError(
-            f"{name} has {letter} = {found} (shape {shape_text(tensor)}), "
+            f"{name} has {letter} = {size} (shape {shape_text(tensor)}), "
             f"expected {expected} as in {source}"
         )
 

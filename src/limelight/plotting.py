@@ -130,13 +130,13 @@ def _installed() -> dict[str, frozenset[int]]:
     """The letters that each installed upright font knows."""
     from matplotlib.font_manager import fontManager, get_font
 
-    found: dict[str, frozenset[int]] = {}
+    letters: dict[str, frozenset[int]] = {}
     for entry in sorted(fontManager.ttflist, key=lambda entry: entry.name):
         plain = entry.style == "normal" and entry.weight in (400, "normal", "regular")
         # the last resort knows every letter and draws none of them
-        if not plain or entry.name in found or entry.name.startswith("Last Resort"):
+        if not plain or entry.name in letters or entry.name.startswith("Last Resort"):
             continue
         # fonts made of bitmaps only, as some emoji are, cannot be drawn
         with suppress(RuntimeError, OSError):
-            found[entry.name] = frozenset(get_font(entry.fname).get_charmap())
-    return found
+            letters[entry.name] = frozenset(get_font(entry.fname).get_charmap())
+    return letters

@@ -20,7 +20,7 @@ _FORMS = {
 def ascii_form(character: str) -> str:
     """A character in ASCII: by its meaning, without its accents, or as a question mark.
 
-    >>> [ascii_form(one) for one in "−é₂日"]
+    >>> [ascii_form(sign) for sign in "−é₂日"]
     ['-', 'e', '2', '?']
     """
     if character.isascii():

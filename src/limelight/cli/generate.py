@@ -63,23 +63,28 @@ def generate(
             f"--watch goes without --beams {beams}: which is the best shows at the end"
         )
     writer = _writer(model)
-    asked = _asked(writer, prompt) if chat else prompt
+    request = _asked(writer, prompt) if chat else prompt
     if watch:
         shown = "" if chat or not isinstance(writer, Decoder) else prompt
-        _write_watched(writer, asked, shown, max_tokens, drawing, stops, seed, json)
+        _write_watched(writer, request, shown, max_tokens, drawing, stops, seed, json)
         return
     if json:
         from json import dumps
 
-        answer = write(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed)
-        found = {"prompt": asked, "text": answer.text, "ids": answer.ids, "ended": answer.ended}
-        print(dumps(found, ensure_ascii=False))
+        answer = write(writer, request, max_tokens=max_tokens, how=how, stop=stops, seed=seed)
+        document = {
+            "prompt": request,
+            "text": answer.text,
+            "ids": answer.ids,
+            "ended": answer.ended,
+        }
+        print(dumps(document, ensure_ascii=False))
         return
     # Asked for before anything is printed: a prompt that does not fit the model is refused here.
     pieces = (
-        iter([write(writer, asked, max_tokens=max_tokens, how=how, stop=stops).text])
+        iter([write(writer, request, max_tokens=max_tokens, how=how, stop=stops).text])
         if isinstance(how, Beam)
-        else stream(writer, asked, max_tokens=max_tokens, how=how, stop=stops, seed=seed)
+        else stream(writer, request, max_tokens=max_tokens, how=how, stop=stops, seed=seed)
     )
     if isinstance(writer, Decoder) and not chat:
         print(prompt, end="", flush=True)
@@ -169,10 +174,12 @@ def _beam(beams: int, drawing: Sampling, seed: int | None) -> Beam:
     from limelight.errors import OptionError
     from limelight.models.generation.beam import Beam
 
-    given = [one.name for one in fields(drawing) if getattr(drawing, one.name) != one.default]
-    given += [] if seed is None else ["seed"]
-    if given:
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
+    named = [
+        option.name for option in fields(drawing) if getattr(drawing, option.name) != option.default
+    ]
+    named += [] if seed is None else ["seed"]
+    if named:
+        options = ", ".join("--" + name.replace("_", "-") for name in named)
         raise OptionError(f"--beams {beams} draws nothing: it goes without {options}")
     return Beam(beams)
 

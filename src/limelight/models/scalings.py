@@ -67,9 +67,9 @@ def _make(kind: str, rope: Mapping[str, Any], context: int, trained: int) -> Sca
 
 def _amplitude(rope: Mapping[str, Any], factor: float) -> float | None:
     """YaRN's factor on cos and sin where the file gives one, itself or as a ratio of two."""
-    given = take(rope, "attention_factor", float)
-    if given is not None:
-        return given
+    amplitude = take(rope, "attention_factor", float)
+    if amplitude is not None:
+        return amplitude
     over, under = take(rope, "mscale", float), take(rope, "mscale_all_dim", float)
     if not over or not under or factor <= 1:
         return None

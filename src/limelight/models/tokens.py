@@ -61,14 +61,14 @@ class Tokens:
 
     def encode_all(self, texts: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
         """`encode` for many texts at once, on all cores."""
-        found = self.tokenizer.encode_batch(_checked(texts))
-        cut = [self._cut(text, e, limit) for text, e in zip(texts, found, strict=True)]
+        encodings = self.tokenizer.encode_batch(_checked(texts))
+        cut = [self._cut(text, e, limit) for text, e in zip(texts, encodings, strict=True)]
         return [Encoded(e.ids, e.offsets, e.tokens) for e in cut]
 
     def ids_of(self, texts: Sequence[str], *, limit: int | None = None) -> list[list[int]]:
         """Only the ids of many texts, quicker than with their places."""
-        found = self.tokenizer.encode_batch_fast(_checked(texts))
-        return [self._cut(text, e, limit).ids for text, e in zip(texts, found, strict=True)]
+        encodings = self.tokenizer.encode_batch_fast(_checked(texts))
+        return [self._cut(text, e, limit).ids for text, e in zip(texts, encodings, strict=True)]
 
     def _cut(self, text: str, encoding: Any, limit: int | None) -> Any:
         if limit is None or len(encoding) <= limit:

@@ -65,7 +65,7 @@ def transform() -> str | None:
     if _forward_ad._current_level >= 0:
         return "the kernels have no forward-mode derivative"
     stack = _C._functorch.get_interpreter_stack() or ()
-    if any(one.key() != _C._functorch.TransformType.Vmap for one in stack):
+    if any(transform.key() != _C._functorch.TransformType.Vmap for transform in stack):
         return "the kernels take no transform of torch.func but vmap"
     return None
 

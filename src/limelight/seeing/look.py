@@ -146,8 +146,8 @@ def _input(text: object) -> str | Tensor:
     except (TypeError, ValueError, RuntimeError):
         ids = torch.empty(0)
     if ids.ndim != 1 or not len(ids) or ids.dtype not in (torch.int64, torch.int32):
-        found = shape_text(text) if isinstance(text, Tensor) else type(text).__name__
-        raise OptionError(f"text must be a str, a list of them or token ids (n), found {found}")
+        kind = shape_text(text) if isinstance(text, Tensor) else type(text).__name__
+        raise OptionError(f"text must be a str, a list of them or token ids (n), found {kind}")
     return ids.long()
 
 
@@ -255,7 +255,7 @@ def look_at_packed(
     run: list[_Read] = []
     for text in texts:
         read = _read(model, text)
-        if run and sum(len(one.ids) for one in run) + len(read.ids) > PACK:
+        if run and sum(len(encoded.ids) for encoded in run) + len(read.ids) > PACK:
             yield from _look_at_pack(model, run, lens, chosen)
             run = []
         run.append(read)
@@ -432,7 +432,7 @@ class _PackedNotes(_Notes):
         assert not isinstance(call.bias, Tensor)
         outputs: list[Tensor] = []
         for tensors in zip(
-            *(one.split(self.lengths, dim=2) for one in (call.query, call.key, call.value)),
+            *(x.split(self.lengths, dim=2) for x in (call.query, call.key, call.value)),
             strict=True,
         ):
             query, key, value = tensors

@@ -67,7 +67,7 @@ def _inputs(
     model: nn.Module, text: str | Tensor, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[dict[str, Any], str]:
     """What the module is given, and in words how much of the text that is."""
-    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     hugging_face = hasattr(model, "main_input_name")
     if isinstance(text, Tensor):
         name = "input_ids" if hugging_face else "tokens"

@@ -150,8 +150,8 @@ class _LastRows:
 
     def over(self, keys: int) -> list[Seen]:
         """By layer, over a text of so many tokens: a window's keys stand at its end."""
-        found = (self._seen[layer] for layer in self.layers)
-        return [join([Piece(seen, keys - seen.extent.j)]) for seen in found]
+        by_layer = (self._seen[layer] for layer in self.layers)
+        return [join([Piece(seen, keys - seen.extent.j)]) for seen in by_layer]
 
 
 class _Text:

@@ -111,10 +111,10 @@ def check_undamaged(folder: Path) -> None:
     if state.pop("sha256", None) != _digest(state):
         raise FileError(f"{path}: damaged: its contents do not have the sha256 that it names")
     for name, expected in state["files"].items():
-        found = sha256(folder / name)
-        if found != expected:
+        digest = sha256(folder / name)
+        if digest != expected:
             raise FileError(
-                f"{folder / name}: damaged: has sha256 {found[:12]}…, expected {expected[:12]}…"
+                f"{folder / name}: damaged: has sha256 {digest[:12]}…, expected {expected[:12]}…"
             )
 
 
@@ -180,10 +180,10 @@ def _copy(model: Model, weights: Mapping[str, Tensor]) -> Model:
 def _differences(before: Any, now: Any, where: str = "") -> dict[str, tuple[Any, Any]]:
     if not isinstance(before, dict) or not isinstance(now, dict):
         return {} if before == now else {where: (before, now)}
-    found: dict[str, tuple[Any, Any]] = {}
+    differences: dict[str, tuple[Any, Any]] = {}
     for name in sorted({*before, *now}):
         if not where and name in _FREE:
             continue
         path = f"{where}.{name}" if where else name
-        found.update(_differences(before.get(name), now.get(name), path))
-    return found
+        differences.update(_differences(before.get(name), now.get(name), path))
+    return differences

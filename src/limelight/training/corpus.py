@@ -48,8 +48,8 @@ class Corpus:
         made = make_tokens(self._settings.tokens, learned, paired=paired)
         from tokenizers import Tokenizer
 
-        told = Tokenizer.from_str(group.tell(made.tokenizer.to_str()))
-        return Tokens(told, made.begin, made.end)
+        tokenizer = Tokenizer.from_str(group.tell(made.tokenizer.to_str()))
+        return Tokens(tokenizer, made.begin, made.end)
 
     def task(self, tokens: Tokens) -> Task:
         """The text as tokens, ready for batches."""
@@ -61,8 +61,8 @@ class Corpus:
 
 
 def _digest(parts: list[str]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        found.update(part.encode())
-        found.update(b"\0")
-    return found.hexdigest()
+        digest.update(part.encode())
+        digest.update(b"\0")
+    return digest.hexdigest()

@@ -153,11 +153,11 @@ def _run(run: Run, start: int, *, quiet: bool) -> Outcome:
         log = Log(folder.path / "log.jsonl", after=start) if run.group.leads else None
         began = time.perf_counter()
         try:
-            found = _steps(run, start, log, progress)
+            held_out = _steps(run, start, log, progress)
             seconds = time.perf_counter() - began
             scored = _finish(run, log, progress)
             return Outcome(
-                folder.checkpoint(settings.steps), found, scored, seconds, run.group.leads
+                folder.checkpoint(settings.steps), held_out, scored, seconds, run.group.leads
             )
         finally:
             if log is not None:
@@ -170,7 +170,7 @@ def _steps(run: Run, start: int, log: Log | None, progress: Progress) -> HeldOut
     losses: list[Tensor] = []
     tokens, since = 0, time.perf_counter()
     # Evaluation follows the checkpoint: a run that is taken up there still has it before it.
-    found = _evaluate(run, start, log, progress) if start and _due(start, settings) else None
+    held_out = _evaluate(run, start, log, progress) if start and _due(start, settings) else None
     for step in range(start, settings.steps):
         rate = rate_at(step, settings.steps, settings.optimizer)
         loss, predicted = _step(run, step, rate)
@@ -188,10 +188,10 @@ def _steps(run: Run, start: int, log: Log | None, progress: Progress) -> HeldOut
             if saves or done == settings.steps:
                 _save(run, done, log)
             if evaluates:
-                found = _evaluate(run, done, log, progress)
+                held_out = _evaluate(run, done, log, progress)
             losses, tokens, since = [], 0, time.perf_counter()
-    assert found is not None  # the last step is always evaluated
-    return found
+    assert held_out is not None  # the last step is always evaluated
+    return held_out
 
 
 def _due(step: int, settings: Settings) -> bool:
@@ -237,14 +237,16 @@ def mean_loss(losses: Tensor, step: int) -> float:
 
 def _evaluate(run: Run, step: int, log: Log | None, progress: Progress) -> HeldOut:
     settings = run.settings
-    found = evaluate(
+    held_out = evaluate(
         run.trained if settings.parallel == "fsdp" else run.model, run.task, run.group,
         rows=max(settings.batch, 64), precision=settings.precision,
     )  # fmt: skip
     if log is not None:
-        log.write({"step": step, "held_out_loss": found.loss, "perplexity": found.perplexity})
-    progress.say(f"step {step}: held-out loss {found.loss:.4f}, perplexity {found.perplexity:.2f}")
-    return found
+        log.write({"step": step, "held_out_loss": held_out.loss, "perplexity": held_out.perplexity})
+    progress.say(
+        f"step {step}: held-out loss {held_out.loss:.4f}, perplexity {held_out.perplexity:.2f}"
+    )
+    return held_out
 
 
 def _save(run: Run, step: int, log: Log | None) -> None:

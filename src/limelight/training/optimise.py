@@ -82,12 +82,13 @@ def optimizer_step(optimizer: AdamW, most: float) -> None:
 
 def _served(learning: list[tuple[Tensor, Tensor]]) -> bool:
     """Whether the kernel takes a step of these weights and gradients."""
-    tensors = [one for pair in learning for one in pair]
+    tensors = [tensor for pair in learning for tensor in pair]
     return (
         kernels is not None
         and eager(*tensors)
         and all(
-            one.dtype is torch.float32 and one.is_cpu and one.is_contiguous() for one in tensors
+            tensor.dtype is torch.float32 and tensor.is_cpu and tensor.is_contiguous()
+            for tensor in tensors
         )
     )
 

@@ -158,8 +158,8 @@ class Settings:
         kind = self.config(vocabulary=2).kind
         wanted = "transformer" if self.data.pairs else "decoder"
         if kind != wanted:
-            given = "pairs" if self.data.pairs else "text"
-            raise OptionError(f"[data] {given} trains a {wanted}, but [model] describes a {kind}")
+            field = "pairs" if self.data.pairs else "text"
+            raise OptionError(f"[data] {field} trains a {wanted}, but [model] describes a {kind}")
 
     def config(self, *, vocabulary: int) -> Config:
         """The model that [model] describes."""

@@ -23,7 +23,7 @@ def find(sources: Sequence[str], beside: Path) -> list[Path]:
             installed package, whose pattern is matched against the paths it was installed under.
         beside: the folder that relative paths start from.
     """
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for source in sources:
         if source.startswith("package:"):
             files = _of_package(source)
@@ -35,8 +35,8 @@ def find(sources: Sequence[str], beside: Path) -> list[Path]:
         files = [file for file in files if file.is_file()]
         if not files:
             raise FileError(f"data: nothing found for {source!r} (relative to {beside})")
-        found.update(dict.fromkeys(files))
-    return list(found)
+        paths.update(dict.fromkeys(files))
+    return list(paths)
 
 
 def _of_package(source: str) -> list[Path]:

@@ -84,8 +84,8 @@ def generate(
     if not isinstance(prompts, str | Sequence):
         raise OptionError(f"prompts must be a str or a list of prompts, found {prompts!r}")
     alone = isinstance(prompts, str)
-    given: list[Prompt] = [prompts] if isinstance(prompts, str) else list(prompts)
-    rows = _rows(model, given, max_tokens, stop)
+    listed: list[Prompt] = [prompts] if isinstance(prompts, str) else list(prompts)
+    rows = _rows(model, listed, max_tokens, stop)
     if isinstance(how, Beam):
         answers = [_follow(model, row, how, max_tokens, stop) for row in rows]
     else:

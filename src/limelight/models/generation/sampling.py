@@ -106,8 +106,8 @@ def generators(seed: int | None, prompts: Sequence[Sequence[int]]) -> list[torch
     """
     start = int(torch.randint(1 << 62, ()).item()) if seed is None else seed
     came: Counter[tuple[int, ...]] = Counter()
-    found: list[torch.Generator] = []
+    generators: list[torch.Generator] = []
     for prompt in map(tuple, prompts):
-        found.append(generator_for(start, came[prompt], *prompt))
+        generators.append(generator_for(start, came[prompt], *prompt))
         came[prompt] += 1
-    return found
+    return generators

@@ -211,13 +211,13 @@ class Gguf:
 
     def _llama3_scaling(self) -> dict[str, Any]:
         """Llama 3's rule, found again from the factors that the file holds in its place."""
-        found = self.read("rope_freqs.weight").double()
+        factors = self.read("rope_freqs.weight").double()
         base = self._base()
         # The slowest angle is divided by the whole factor, which is at least 1 in any rule.
-        rule = Llama3Scaling(max(1.0, round(float(found.max()), 3)), trained=8192)
-        size = 2 * len(found)
+        rule = Llama3Scaling(max(1.0, round(float(factors.max()), 3)), trained=8192)
+        size = 2 * len(factors)
         expected = plain_angles(base, size) / rule.angles(base, size, longest=rule.trained)
-        if not torch.allclose(found, expected.double(), rtol=1e-3):
+        if not torch.allclose(factors, expected.double(), rtol=1e-3):
             raise FileError(
                 f"{self.path}: tensor 'rope_freqs.weight' follows no known scaling rule"
             )

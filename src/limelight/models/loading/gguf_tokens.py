@@ -140,10 +140,10 @@ def _sentence_piece(file: Gguf, vocabulary: dict[str, int]) -> Any:
 
 def _merges_by_score(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
     """Every way to make a piece from two others, the best-scored pieces first."""
-    found = [
+    splits = [
         (-scores[token], vocabulary[piece[:cut]], vocabulary[piece[cut:]], piece[:cut], piece[cut:])
         for piece, token in vocabulary.items()
         for cut in range(1, len(piece))
         if piece[:cut] in vocabulary and piece[cut:] in vocabulary
     ]
-    return [(left, right) for *_, left, right in sorted(found)]
+    return [(left, right) for *_, left, right in sorted(splits)]

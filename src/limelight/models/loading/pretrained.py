@@ -153,9 +153,9 @@ def _minilm() -> Path:
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise FileError(f"{weights}: no such file, though its package is installed")
-    found = sha256(weights)
-    if found != MINILM_SHA256:
-        raise FileError(f"{weights}: has sha256 {found}, expected {MINILM_SHA256}")
+    digest = sha256(weights)
+    if digest != MINILM_SHA256:
+        raise FileError(f"{weights}: has sha256 {digest}, expected {MINILM_SHA256}")
     return folder
 
 

@@ -51,7 +51,7 @@ class WeightsReport:
     def nearest(self, name: str) -> str | None:
         """The tensor left over whose name is nearest to a missing one; those of its shape first."""
         shape = self.missing[name]
-        alike = [other for other, found in self.left_over.items() if found == shape]
+        alike = [other for other, left_shape in self.left_over.items() if left_shape == shape]
         for names in (alike, list(self.left_over)):
             close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
             if close:
@@ -131,15 +131,15 @@ def _compare(
     if unknown:
         raise OptionError(f"rename speaks of {unknown[0]!r}, which is not among the weights")
     expected = {name: tuple(slot.shape) for name, slot in model.state_dict().items()}
-    found = {rename.get(name, name): shape for name, shape in shapes.items()}
-    if len(found) < len(shapes):
+    renamed = {rename.get(name, name): shape for name, shape in shapes.items()}
+    if len(renamed) < len(shapes):
         raise OptionError("rename gives two tensors the same name")
     return WeightsReport(
-        {name: shape for name, shape in expected.items() if name not in found},
-        {name: shape for name, shape in found.items() if name not in expected},
+        {name: shape for name, shape in expected.items() if name not in renamed},
+        {name: shape for name, shape in renamed.items() if name not in expected},
         {
             name: (shape, expected[name])
-            for name, shape in found.items()
+            for name, shape in renamed.items()
             if name in expected and shape != expected[name]
         },
     )

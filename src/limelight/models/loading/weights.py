@@ -73,11 +73,11 @@ def check_sizes(config: Config, weights: Weights) -> None:
 def read_fitting(weights: Weights, name: str, shape: Sequence[int]) -> Tensor:
     """One tensor, known to have this shape and a floating-point type."""
     tensor = weights.read(name)
-    told = f"{weights.path}: tensor {weights.stored_name(name)!r}"
+    named = f"{weights.path}: tensor {weights.stored_name(name)!r}"
     if tuple(tensor.shape) != tuple(shape):
-        raise FileError(f"{told} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+        raise FileError(f"{named} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
     if not tensor.is_floating_point():
-        raise FileError(f"{told} is {tensor.dtype}, not a float")
+        raise FileError(f"{named} is {tensor.dtype}, not a float")
     return tensor
 
 

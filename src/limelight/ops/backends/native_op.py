@@ -73,17 +73,16 @@ def _gradients(
     wanted: Sequence[bool],
 ) -> list[Tensor]:  # fmt: skip
     """Room for the five gradients; one that is not wanted or belongs to nothing is empty."""
+    grads = [torch.empty_like(x, memory_format=torch.preserve_format) for x in (query, key, value)]
     grads = [
-        torch.empty_like(one, memory_format=torch.preserve_format) for one in (query, key, value)
+        grad if grad.stride(-1) == 1 else torch.empty(grad.shape, dtype=grad.dtype)
+        for grad in grads
     ]
-    grads = [
-        one if one.stride(-1) == 1 else torch.empty(one.shape, dtype=one.dtype) for one in grads
-    ]
-    for one, needed in ((bias, wanted[3]), (slopes, wanted[4])):
-        if one is None or not needed:
+    for table, needed in ((bias, wanted[3]), (slopes, wanted[4])):
+        if table is None or not needed:
             grads.append(query.new_empty((0,), dtype=torch.float32))
         else:
-            grads.append(one.new_zeros(one.shape, dtype=torch.float32))
+            grads.append(table.new_zeros(table.shape, dtype=torch.float32))
     return grads
 
 
@@ -136,14 +135,14 @@ def _five(
 ) -> list[Tensor | None]:
     """The gradients of query, key, value, bias and slopes, None where nobody asks."""
     query, key, value, bias, slopes, seed, out, lse, *tables = ctx.saved_tensors
-    wanted = [bool(one) for one in needed[:5]]
+    wanted = [bool(flag) for flag in needed[:5]]
     if grad_out is None:
         grad_out = torch.zeros_like(out)
-    found = op(
+    computed = op(
         query, key, value, bias, slopes, seed, tables, *ctx.rest,
         out, lse, grad_out, grad_lse, wanted,
     )  # fmt: skip
-    grads = [one if asked else None for one, asked in zip(found, wanted, strict=True)]
+    grads = [grad if needs else None for grad, needs in zip(computed, wanted, strict=True)]
     if bias is not None and grads[3] is not None:
         grads[3] = grads[3].to(bias.dtype)
     return grads
@@ -155,7 +154,7 @@ def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -
         None,  # the seed
         [None] * (len(ctx.saved_tensors) - 8),  # the tables
         # autograd takes an empty program for an empty list of tensors, and wants such a list back
-        *[[] if one == [] else None for one in ctx.rest],
+        *[[] if argument == [] else None for argument in ctx.rest],
     )
 
 
@@ -271,6 +270,8 @@ def attend(*call: Any) -> tuple[Tensor, Tensor]:
     tensors = call[:6]
     if not eager(*tensors):
         return torch.ops.limelight.attend(*call)
-    if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors):
+    if torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    ):
         return Eager.apply(*call)
     return forward(*call)

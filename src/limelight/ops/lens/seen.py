@@ -74,8 +74,8 @@ class Seen(TensorLike):
         check_rank("weights", weights, "b h i j")
         weights = weights.detach()
         lens = lens or Lens()
-        found = statistics_of_weights(weights, lens, value)
-        return cls(Extent(*weights.shape), lens, found, Stored(weights) if lens.keep else None)
+        statistics = statistics_of_weights(weights, lens, value)
+        return cls(Extent(*weights.shape), lens, statistics, Stored(weights) if lens.keep else None)
 
     @property
     def shape(self) -> torch.Size:
@@ -197,8 +197,8 @@ class Seen(TensorLike):
                 break
             if not -size <= rest[axis] < size:
                 raise IndexError(f"index {rest[axis]} is out of bounds for {size}")
-            one = rest[axis] % size
-            part, rest[axis] = (part.heads([one]) if axis else part.batch_row(one)), 0
+            position = rest[axis] % size
+            part, rest[axis] = (part.heads([position]) if axis else part.batch_row(position)), 0
         return part.dense()[tuple(rest)]
 
     def heads(self, heads: Sequence[int]) -> Seen:
@@ -217,12 +217,12 @@ class Seen(TensorLike):
         return self._part(self.extent._replace(b=1), row=row)
 
     def _part(self, extent: Extent, heads: list[int] | None = None, row: int | None = None) -> Seen:
-        def pick(found: Any) -> Any:
-            if isinstance(found, Links | Pooled):
-                return type(found)(*map(pick, found))
-            if found is not None and heads is not None:
-                found = found[:, heads]
-            return found if found is None or row is None else found[row : row + 1]
+        def pick(statistic: Any) -> Any:
+            if isinstance(statistic, Links | Pooled):
+                return type(statistic)(*map(pick, statistic))
+            if statistic is not None and heads is not None:
+                statistic = statistic[:, heads]
+            return statistic if statistic is None or row is None else statistic[row : row + 1]
 
         statistics = Statistics(*map(pick, self.statistics))
         source = None if self.source is None else self.source.part(heads=heads, row=row)

@@ -101,19 +101,19 @@ class Lens:
 
     def __repr__(self) -> str:
         shown = [
-            f"{one.name}={getattr(self, one.name)!r}"
-            for one in fields(self)
-            if getattr(self, one.name) != one.default
+            f"{option.name}={getattr(self, option.name)!r}"
+            for option in fields(self)
+            if getattr(self, option.name) != option.default
         ]
         return f"Lens({', '.join(shown)})"
 
     def fit(self, extent: Extent) -> Lens:
         """The lens for a call of this extent: columns counted from 0, maps no finer than it."""
         columns = tuple(column + extent.j if column < 0 else column for column in self.columns)
-        for asked, column in zip(self.columns, columns, strict=True):
+        for named, column in zip(self.columns, columns, strict=True):
             if not 0 <= column < extent.j:
                 raise OptionError(
-                    f"columns names key {asked}, expected one of the j = {extent.j} keys"
+                    f"columns names key {named}, expected one of the j = {extent.j} keys"
                 )
         return replace(
             self,

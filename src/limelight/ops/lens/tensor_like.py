@@ -97,7 +97,7 @@ def _on_plain(
     kwargs: Mapping[str, Any],
 ) -> Any:
     """The function of what its arguments stand for, in lists too."""
-    if any(isinstance(one, TensorLike) for one in pytree.tree_leaves(kwargs.get("out"))):
+    if any(isinstance(leaf, TensorLike) for leaf in pytree.tree_leaves(kwargs.get("out"))):
         raise _not_stored("out", getattr(func, "__name__", str(func)))
     args, kwargs = pytree.tree_map_only(TensorLike, plain, (args, dict(kwargs)))
     return func(*args, **kwargs)
@@ -112,7 +112,7 @@ def _not_stored(name: str, found: str) -> OptionError:
 
 def _forward(name: str) -> Callable[..., Any]:
     def operator(self: TensorLike, *others: Any) -> Any:
-        plain = [one.dense() if isinstance(one, TensorLike) else one for one in others]
+        plain = [other.dense() if isinstance(other, TensorLike) else other for other in others]
         return getattr(self.dense(), name)(*plain)
 
     return operator

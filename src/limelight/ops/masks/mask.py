@@ -170,10 +170,10 @@ class Mask:
         columns = (natural.j if i is None else rows) if j is None else j
         extent = Extent(natural.b, natural.h, rows, columns)
         self.check(extent)
-        one, every = slice(0, 1), slice(0, columns)
+        first, every = slice(0, 1), slice(0, columns)
 
         def strip(run: slice) -> Tensor:
-            region = Region.at(extent, one, one, run, every, torch.device("cpu"))
+            region = Region.at(extent, first, first, run, every, torch.device("cpu"))
             return (
                 self.allowed(region)
                 .expand(1, 1, -1, columns)[0, 0]

@@ -44,24 +44,24 @@ def join(pieces: Sequence[Piece]) -> Seen:
                 f"pieces must all be of b = {b}, h = {h}, found {tuple(piece.seen.extent)}"
             )
     keys = max(piece.last_key for piece in pieces)
-    found = [piece.seen.statistics for piece in pieces]
+    parts = [piece.seen.statistics for piece in pieces]
 
     def rows(part: Callable[[Statistics], Tensor | None]) -> Tensor | None:
-        tensors = [tensor for one in found if (tensor := part(one)) is not None]
-        return torch.cat(tensors, dim=2) if len(tensors) == len(found) else None
+        tensors = [tensor for statistics in parts if (tensor := part(statistics)) is not None]
+        return torch.cat(tensors, dim=2) if len(tensors) == len(parts) else None
 
-    lse = rows(lambda one: one.lse)
+    lse = rows(lambda part: part.lse)
     assert lse is not None
     statistics = Statistics(
         lse=lse,
-        max_score=rows(lambda one: one.max_score),
-        top=_join_links([one.top for one in found], pieces),
-        entropy=rows(lambda one: one.entropy),
-        distance=rows(lambda one: one.distance),
-        columns=rows(lambda one: one.columns),
-        band=rows(lambda one: one.band),
+        max_score=rows(lambda part: part.max_score),
+        top=_join_links([part.top for part in parts], pieces),
+        entropy=rows(lambda part: part.entropy),
+        distance=rows(lambda part: part.distance),
+        columns=rows(lambda part: part.columns),
+        band=rows(lambda part: part.band),
         received=_join_received(pieces, keys),
-        value_top=_join_links([one.value_top for one in found], pieces),
+        value_top=_join_links([part.value_top for part in parts], pieces),
     )
     extent = pieces[0].seen.extent._replace(i=lse.shape[2], j=keys)
     lens = replace(pieces[0].seen.lens, map=None, value_map=None)
@@ -71,11 +71,11 @@ def join(pieces: Sequence[Piece]) -> Seen:
 def _join_links(links: list[Links | None], pieces: Sequence[Piece]) -> Links | None:
     weights: list[Tensor] = []
     indices: list[Tensor] = []
-    for one, piece in zip(links, pieces, strict=True):
-        if one is None:
+    for strongest, piece in zip(links, pieces, strict=True):
+        if strongest is None:
             return None
-        weights.append(one.weights)
-        indices.append(torch.where(one.indices < 0, -1, one.indices + piece.first_key))
+        weights.append(strongest.weights)
+        indices.append(torch.where(strongest.indices < 0, -1, strongest.indices + piece.first_key))
     return Links(torch.cat(weights, dim=2), torch.cat(indices, dim=2))
 
 

@@ -23,7 +23,7 @@ def single_picks(token: Pick) -> list[int | str]:
         pass
     try:
         several: Any = token
-        return [one if isinstance(one, str) else _index(one) for one in several]
+        return [item if isinstance(item, str) else _index(item) for item in several]
     except TypeError as error:
         raise OptionError(
             f"token must be an index, a word, or several of these, found {token!r}"
@@ -63,13 +63,13 @@ def _places(text: str, tokens: Sequence[Token]) -> list[list[int]]:
     """Where a text is one token or one whole word; the other case serves if nothing else does."""
     for same in (str, str.casefold):
         wanted = same(text.strip())
-        found = [[j] for j, token in enumerate(tokens) if same(token.text) == wanted]
-        if not found:
-            found = [
+        places = [[j] for j, token in enumerate(tokens) if same(token.text) == wanted]
+        if not places:
+            places = [
                 word
                 for word in words(tokens)
                 if len(word) > 1 and same("".join(tokens[j].text for j in word)) == wanted
             ]
-        if found:
-            return found
+        if places:
+            return places
     return []

@@ -131,13 +131,13 @@ class Recording:
     ) -> Recording:
         """A recording of dense weights from elsewhere: `h n n` for each layer, and the words."""
         layers: list[Seen] = []
-        for layer, one in enumerate(weights):
-            if one.ndim != 3 or one.shape[1:] != (len(words), len(words)):
+        for layer, table in enumerate(weights):
+            if table.ndim != 3 or table.shape[1:] != (len(words), len(words)):
                 raise ShapeError(
-                    f"weights of layer {layer} have shape {shape_text(one)}, "
+                    f"weights of layer {layer} have shape {shape_text(table)}, "
                     f"expected (h, n, n) with n = {len(words)} words"
                 )
-            layers.append(Seen.of_weights(one[None], lens))
+            layers.append(Seen.of_weights(table[None], lens))
         text, tokens = plain_tokens(words)
         return cls(text, tokens, tuple(layers), model)
 
@@ -179,7 +179,7 @@ class Recording:
         seen, queries = self.seen(layer), self.find(token, self.queries)
         if seen.source is None and seen.statistics.top is not None and len(queries) == 1:
             weights, indices = (
-                found[0, self.head_position(head), queries[0], :n] for found in seen.top
+                table[0, self.head_position(head), queries[0], :n] for table in seen.top
             )
         else:
             row = self.row(layer, head, token)

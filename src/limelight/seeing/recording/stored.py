@@ -182,7 +182,9 @@ def _kind(name: str, value: Any, kind: type[Any]) -> Any:
 
 
 def _numbers(document: dict[str, Any], name: str) -> tuple[int, ...]:
-    return tuple(_kind(f"each of {name}", one, int) for one in _kind(name, document[name], list))
+    return tuple(
+        _kind(f"each of {name}", number, int) for number in _kind(name, document[name], list)
+    )
 
 
 def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
@@ -191,8 +193,8 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
     if len(stored) != len(numbers):
         raise FileError(f"it names {len(numbers)} layers and holds {len(stored)}")
     layers = tuple(
-        _get_seen(f"layers.{number}", one, tensors)
-        for number, one in zip(numbers, stored, strict=True)
+        _get_seen(f"layers.{number}", layer, tensors)
+        for number, layer in zip(numbers, stored, strict=True)
     )
     flows: tuple[Flow, ...] = ()
     if _kind("flows", document["flows"], bool):
@@ -203,9 +205,9 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
                 tensors[f"flows.{number}.x"],
                 tensors.get(f"flows.{number}.memory"),
                 tensors.get(f"flows.{number}.output"),
-                Formulas(*(_kind("each formula", formula, str) for formula in one)),
+                Formulas(*(_kind("each formula", formula, str) for formula in texts)),
             )
-            for number, one in zip(numbers, formulas, strict=True)
+            for number, texts in zip(numbers, formulas, strict=True)
         )
         for flow, seen in zip(flows, layers, strict=True):
             check_flow(flow, seen.extent)
@@ -215,7 +217,7 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
         tokens=_tokens("tokens", document["tokens"]),
         layers=layers,
         model=_kind("model", document["model"], str),
-        made={name: _kind(f"made {name!r}", one, str) for name, one in made.items()},
+        made={name: _kind(f"made {name!r}", text, str) for name, text in made.items()},
         layer_numbers=numbers,
         head_numbers=_numbers(document, "head_numbers"),
         queries=() if queries is None else _tokens("queries", queries),
@@ -247,7 +249,9 @@ def _tokens(name: str, rows: Any) -> tuple[Token, ...]:
             raise FileError(f"{name} {place} has {len(row)} parts, expected {', '.join(kinds)}")
         parts = zip(kinds.items(), row, strict=True)
         tokens.append(
-            Token(*(_kind(f"{part} of {name} {place}", one, kind) for (part, kind), one in parts))
+            Token(
+                *(_kind(f"{part} of {name} {place}", value, kind) for (part, kind), value in parts)
+            )
         )
     return tuple(tokens)
 
@@ -291,23 +295,23 @@ def _put_source(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str
     }
 
 
-def _get_seen(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) -> Seen:
-    lens = one["lens"]
+def _get_seen(prefix: str, layer: dict[str, Any], tensors: dict[str, Tensor]) -> Seen:
+    lens = layer["lens"]
     for name in ("columns", "map", "value_map"):
         lens[name] = None if lens[name] is None else tuple(lens[name])
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for name in Statistics._fields:
         if f"{prefix}.{name}" in tensors:
-            found[name] = tensors[f"{prefix}.{name}"]
+            parts[name] = tensors[f"{prefix}.{name}"]
         elif f"{prefix}.{name}.indices" in tensors:
             indices = _indices(tensors[f"{prefix}.{name}.indices"])
-            found[name] = Links(tensors[f"{prefix}.{name}.weights"], indices)
+            parts[name] = Links(tensors[f"{prefix}.{name}.weights"], indices)
         elif f"{prefix}.{name}.mean" in tensors:
-            found[name] = Pooled(tensors[f"{prefix}.{name}.mean"], tensors[f"{prefix}.{name}.max"])
-    statistics = Statistics(**found)
-    extent = Extent(*(_kind("each of extent", size, int) for size in one["extent"]))
+            parts[name] = Pooled(tensors[f"{prefix}.{name}.mean"], tensors[f"{prefix}.{name}.max"])
+    statistics = Statistics(**parts)
+    extent = Extent(*(_kind("each of extent", size, int) for size in layer["extent"]))
     check_statistics(statistics, extent)
-    return Seen(extent, Lens(**lens), statistics, _get_source(f"{prefix}.source", one, tensors))
+    return Seen(extent, Lens(**lens), statistics, _get_source(f"{prefix}.source", layer, tensors))
 
 
 def _indices(stored: Tensor) -> Tensor:

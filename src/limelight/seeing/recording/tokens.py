@@ -23,7 +23,7 @@ class Token(NamedTuple):
     @property
     def separates(self) -> bool:
         """True for punctuation, spaces and signs: no letter and no digit in it."""
-        return not any(one.isalnum() for one in self.text)
+        return not any(sign.isalnum() for sign in self.text)
 
 
 def place_tokens(
@@ -71,10 +71,10 @@ def words(tokens: Sequence[Token]) -> list[list[int]]:
     >>> words(place_tokens("a pin", [(0, 1), (2, 4), (4, 5)], ["?"] * 3, [False] * 3))
     [[0], [1, 2]]
     """
-    found: dict[int, list[int]] = {}
+    by_word: dict[int, list[int]] = {}
     for index, token in enumerate(tokens):
-        found.setdefault(token.word, []).append(index)
-    return list(found.values())
+        by_word.setdefault(token.word, []).append(index)
+    return list(by_word.values())
 
 
 def word_at(tokens: Sequence[Token], index: int) -> str:

@@ -126,15 +126,13 @@ def input_maps(layer: Attention) -> tuple[Map, Map, Map]:
         if layer.value_up is not None:
             weights[2] = layer.value_up.weight @ weights[2]
             biases[2] = None if biases[2] is None else layer.value_up.weight @ biases[2]
-        weights = [
-            one.view(n, -1, weight.shape[1]) for one, n in zip(weights, (h, g, g), strict=True)
-        ]
+        weights = [w.view(n, -1, weight.shape[1]) for w, n in zip(weights, (h, g, g), strict=True)]
     else:
         weights = list(weight.split((d, d, e), dim=1))
         biases = _parts(bias, (d, d, e))
     query, key, value = (
-        Map(one.mT, None if added is None else added.view(one.shape[:2]))
-        for one, added in zip(weights, biases, strict=True)
+        Map(w.mT, None if added is None else added.view(w.shape[:2]))
+        for w, added in zip(weights, biases, strict=True)
     )
     return query, key, value
 
@@ -145,7 +143,7 @@ def _parts(bias: Tensor | None, sizes: tuple[int, int, int]) -> list[Tensor | No
 
 def _formulas(layer: Attention, memory: Tensor | None, rotation: Rotation | None) -> Formulas:
     x = "X" if layer.heads_see == "all" else "X of the head"
-    asked = x if memory is None else "memory"
+    keys_of = x if memory is None else "memory"
 
     def given(taken: str, which: str) -> str:
         formula = f"{taken} · W_{which}" + ("" if layer.inputs.bias is None else f" + b_{which}")
@@ -155,7 +153,7 @@ def _formulas(layer: Attention, memory: Tensor | None, rotation: Rotation | None
     output = "concatenation"
     if layer.output is not None:
         output += " · W_O" if layer.output.bias is None else " · W_O + b_O"
-    plain = Formulas(given(x, "Q"), given(asked, "K"), given(asked, "V"), output)
+    plain = Formulas(given(x, "Q"), given(keys_of, "K"), given(keys_of, "V"), output)
     if rotation is None:
         return plain
     if layer.query_norm is not None:

@@ -83,61 +83,61 @@ def tell(
     owner = position // (problem.query.shape[1] // problem.key.shape[1])
     query, key, value = problem.query[0, position], problem.key[0, owner], problem.value[0, owner]
     inputs = [] if flow is None else _inputs(flow, number)
-    told = [
+    steps = [
         *inputs,
         *_projected(UNKNOWN if flow is None else flow.formulas, inputs, query, key, value),
         *_attention(problem, attended, position, query, key),
     ]
     if flow is None:
-        return Told((*told, *_together(attended, "every recorded head")), UNRECORDED)
+        return Told((*steps, *_together(attended, "every recorded head")), UNRECORDED)
     missing = [] if flow.maps is not None else [WITHOUT_MAPS]
     if flow.output is None:
         missing.append(SOME_HEADS)
     else:
-        told += _together(attended, "every head")
-        told.append(Step("output", flow.formulas.output, "i m", flow.output))
-    return Told(tuple(told), " ".join(missing))
+        steps += _together(attended, "every head")
+        steps.append(Step("output", flow.formulas.output, "i m", flow.output))
+    return Told(tuple(steps), " ".join(missing))
 
 
 def _inputs(flow: Flow, head: int) -> list[Step]:
     """What enters: the tokens, and what the layer learned."""
-    told = [Step("X", "what the layer takes in", "i m", flow.x)]
+    steps = [Step("X", "what the layer takes in", "i m", flow.x)]
     if flow.memory is not None:
-        told.append(Step("memory", "what is looked at", "j m", flow.memory))
+        steps.append(Step("memory", "what is looked at", "j m", flow.memory))
     maps = flow.maps
     if maps is None:
-        return told
+        return steps
     size = maps.query.weight.shape[1]
     if size < flow.x.shape[1]:
         first, last = head * size, (head + 1) * size
         words = f"columns {first} to {last - 1} of X"
-        told.append(Step("X of the head", words, "i m/h", flow.x[:, first:last]))
+        steps.append(Step("X of the head", words, "i m/h", flow.x[:, first:last]))
     owner = maps.owner(head)
-    told += _learned("Q", maps.query.of_head(head), "m d")
-    told += _learned("K", maps.key.of_head(owner), "m d")
-    told += _learned("V", maps.value.of_head(owner), "m e")
+    steps += _learned("Q", maps.query.of_head(head), "m d")
+    steps += _learned("K", maps.key.of_head(owner), "m d")
+    steps += _learned("V", maps.value.of_head(owner), "m e")
     if maps.output is not None and flow.output is not None:
-        told += _learned("O", maps.output, "h·e m")
+        steps += _learned("O", maps.output, "h·e m")
     if maps.rotation is not None:
-        told += [
+        steps += [
             Step("cos", "of the angle that each position turns by", "i d", maps.rotation.cos),
             Step("sin", "of the same angle, the first half negative", "i d", maps.rotation.sin),
         ]
-    return told
+    return steps
 
 
-def _learned(name: str, one: Map, axes: str) -> list[Step]:
-    told = [Step(f"W_{name}", "learned", axes, one.weight)]
-    if one.bias is not None:
-        told.append(Step(f"b_{name}", "learned", axes.split()[1], one.bias))
-    return told
+def _learned(name: str, linear: Map, axes: str) -> list[Step]:
+    steps = [Step(f"W_{name}", "learned", axes, linear.weight)]
+    if linear.bias is not None:
+        steps.append(Step(f"b_{name}", "learned", axes.split()[1], linear.bias))
+    return steps
 
 
 def _projected(
     formulas: Formulas, inputs: list[Step], query: Tensor, key: Tensor, value: Tensor
 ) -> list[Step]:
     known = {step.name: step.value for step in inputs}
-    told: list[Step] = []
+    steps: list[Step] = []
     for name, axes, formula, before, taken in (
         ("Q", "i d", formulas.query, formulas.unturned_query, query),
         ("K", "j d", formulas.key, formulas.unturned_key, key),
@@ -145,11 +145,11 @@ def _projected(
         if before and "cos" in known:
             unturned = known.get("X of the head", known["X"]) @ known[f"W_{name}"]
             unturned = unturned + known.get(f"b_{name}", 0.0)
-            told.append(Step(f"{name} unturned", before, axes, unturned))
+            steps.append(Step(f"{name} unturned", before, axes, unturned))
         elif before:
             formula = f"{before}, turned by position"
-        told.append(Step(name, formula, axes, taken))
-    return [*told, Step("V", formulas.value, "j e", value)]
+        steps.append(Step(name, formula, axes, taken))
+    return [*steps, Step("V", formulas.value, "j e", value)]
 
 
 def _attention(
@@ -198,15 +198,15 @@ def _capped(problem: Problem) -> str:
 
 def _added(problem: Problem, head: int, dtype: torch.dtype) -> list[Step]:
     """What is added to the scores of a head."""
-    told: list[Step] = []
+    steps: list[Step] = []
     if problem.bias is not None:
         bias = problem.bias.expand(problem.extent)[0, head].to(dtype)
-        told.append(Step("bias", "given", "i j", bias))
+        steps.append(Step("bias", "given", "i j", bias))
     if problem.slopes is not None:
         i, j = problem.extent[2:]
         places = torch.arange(j - i, j)[:, None] - torch.arange(j)
         slope = float(problem.slopes[head])
         distances = (-slope * places.abs()).to(problem.query.device, dtype)
         words = f"−{slope:.9g} · distance in tokens"
-        told.append(Step("position bias", words, "i j", distances))
-    return told
+        steps.append(Step("position bias", words, "i j", distances))
+    return steps

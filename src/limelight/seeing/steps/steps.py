@@ -61,13 +61,13 @@ class Steps:
 
     def story(self, token: Pick) -> list[str]:
         """What happens to one token, a line a step; `token` is its index or its text."""
-        found = find_tokens(token, self.queries)
-        if len(found) != 1:
+        places = find_tokens(token, self.queries)
+        if len(places) != 1:
             raise OptionError(
-                f"token must be one token, found {token!r}, which is {len(found)}: "
-                f"give one of {found}"
+                f"token must be one token, found {token!r}, which is {len(places)}: "
+                f"give one of {places}"
             )
-        return _story(self, found[0])
+        return _story(self, places[0])
 
     def __str__(self) -> str:
         where = (
@@ -144,16 +144,16 @@ def steps(
     if not 0 <= head < layer.heads:
         raise OptionError(f"head must be one of 0 to {layer.heads - 1}, found {head}")
     x = _one_text("x", x)
-    asked = None if memory is None else _one_text("memory", memory)
+    attended_text = None if memory is None else _one_text("memory", memory)
     with torch.no_grad():
-        projected = layer.project(x, asked, rotation=rotation)
+        projected = layer.project(x, attended_text, rotation=rotation)
         problem = check_problem(*projected, mask=mask, bias=bias, scale=layer.scale)
         attended = Attended.of(problem)
         # From the steps' own numbers: the layer itself drops some of its weights in training.
         output = attended.concatenation.to(x.dtype)[None]
         if layer.output is not None:
             output = layer.output(output)
-        flow = flow_of(layer, x, asked, output, rotation)
+        flow = flow_of(layer, x, attended_text, output, rotation)
     names = [str(i) for i in range(x.shape[1])] if words is None else list(words)
     if len(names) != x.shape[1]:
         raise OptionError(
@@ -161,10 +161,10 @@ def steps(
         )
     queries = plain_tokens(names)[1]
     tokens = queries
-    if asked is not None:
-        tokens = plain_tokens([str(j) for j in range(asked.shape[1])])[1]
-    told = tell(problem, attended, flow, head, head)
-    return Steps(told.steps, tokens, queries, head)
+    if attended_text is not None:
+        tokens = plain_tokens([str(j) for j in range(attended_text.shape[1])])[1]
+    flow_steps = tell(problem, attended, flow, head, head)
+    return Steps(flow_steps.steps, tokens, queries, head)
 
 
 def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
@@ -177,8 +177,10 @@ def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
     index = recording.layer_numbers.index(layer)
     flow = recording.flows[index] if recording.flows else None
     problem = seen.source.problem
-    told = tell(problem, Attended.of(problem), flow, position, head)
-    return Steps(told.steps, recording.tokens, recording.queries, head, layer, told.missing)
+    flow_steps = tell(problem, Attended.of(problem), flow, position, head)
+    return Steps(
+        flow_steps.steps, recording.tokens, recording.queries, head, layer, flow_steps.missing
+    )
 
 
 def _story(told: Steps, token: int) -> list[str]:
@@ -239,7 +241,7 @@ def _table(value: Tensor, labels: Sequence[str] | None, most: int = 8) -> str:
     lines: list[str] = []
     for i in range(min(rows, most)):
         label = f"{labels[i][:12]:>12}  " if labels is not None and i < len(labels) else "  "
-        numbers = " ".join(f"{float(one):8.4f}" for one in value[i, :most])
+        numbers = " ".join(f"{float(number):8.4f}" for number in value[i, :most])
         lines.append(label + numbers + (" ..." if columns > most else ""))
     if rows > most:
         lines.append(f"  ... {rows - most} more rows")

@@ -26,23 +26,23 @@ def origins(before: Piece, after: Piece) -> Tensor | None:
     """
     if before.seen.extent[:2] != after.seen.extent[:2]:
         return None
-    one, two = before.seen.source, after.seen.source
-    assert isinstance(one, Recomputed)
-    assert isinstance(two, Recomputed)
+    earlier, later = before.seen.source, after.seen.source
+    assert isinstance(earlier, Recomputed)
+    assert isinstance(later, Recomputed)
     start = max(before.first_key, after.first_key)
     stop = min(before.last_key, after.last_key)
     if stop <= start:
         return None
-    old = one.problem.key[:, :, start - before.first_key : stop - before.first_key]
-    new = two.problem.key[:, :, start - after.first_key : stop - after.first_key]
+    old = earlier.problem.key[:, :, start - before.first_key : stop - before.first_key]
+    new = later.problem.key[:, :, start - after.first_key : stop - after.first_key]
     # Rows that part in the last key are told apart by it alone, and those are nearly all.
     last = old[:, :, -1]
-    found = torch.stack([(last == row).flatten(1).all(1) for row in new[:, :, -1]]).cpu()
+    equal = torch.stack([(last == row).flatten(1).all(1) for row in new[:, :, -1]]).cpu()
     in_place = torch.equal(old, new)
-    for row, origin in found.nonzero().tolist():
+    for row, origin in equal.nonzero().tolist():
         same = row == origin and in_place
-        found[row, origin] = same or torch.equal(new[row], old[origin])
-    return found if bool(found.any(1).all()) else None
+        equal[row, origin] = same or torch.equal(new[row], old[origin])
+    return equal if bool(equal.any(1).all()) else None
 
 
 def rows_before(calls: Sequence[Sequence[Tensor]]) -> list[list[int]]:

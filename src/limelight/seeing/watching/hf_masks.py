@@ -149,17 +149,17 @@ def lazy_mask(
     function = causal_mask_function if mask_function is None else mask_function
     filled = int(q_offset) + q_length - kv_offset
     device = torch.device(device)
-    asked = _Asked(batch_size, q_length, kv_length, int(q_offset), kv_offset)
+    request = _Asked(batch_size, q_length, kv_length, int(q_offset), kv_offset)
     keys = kv_length
     try:
         if _is_causal(function) and filled < kv_length:
             keys = filled
-            asked = _Asked(batch_size, q_length, keys, int(q_offset), kv_offset)
-        rule = _rule(function, asked)
+            request = _Asked(batch_size, q_length, keys, int(q_offset), kv_offset)
+        rule = _rule(function, request)
         if attention_mask is not None:
-            rule = _both(rule, _padding(_fitted(attention_mask, asked)))
+            rule = _both(rule, _padding(_fitted(attention_mask, request)))
     except _UnknownRuleError:
-        rule = _dense_rule(function, attention_mask, asked, device, options)
+        rule = _dense_rule(function, attention_mask, request, device, options)
     return LazyMask((batch_size, q_length, kv_length), rule, keys, kv_offset, device)
 
 
@@ -198,9 +198,9 @@ def _rule(function: Callable[..., Any], asked: _Asked) -> Mask | None:
         return None
     maker, parts = _made_by(function)
     if maker == "and_masks":
-        return reduce(_both, (_rule(one, asked) for one in parts["mask_functions"]))
+        return reduce(_both, (_rule(function, asked) for function in parts["mask_functions"]))
     if maker == "or_masks":
-        return reduce(_either, (_rule(one, asked) for one in parts["mask_functions"]))
+        return reduce(_either, (_rule(function, asked) for function in parts["mask_functions"]))
     if maker == "sliding_window_overlay":
         return Band(int(parts["sliding_window"]) - 1, None, asked.diagonal)
     if maker == "sliding_window_bidirectional_overlay":
@@ -232,7 +232,7 @@ def _is_causal(function: Callable[..., Any]) -> bool:
     except _UnknownRuleError:
         return False
     inner: Sequence[Callable[..., Any]] = parts.get("mask_functions", ())
-    return maker == "and_masks" and any(_is_causal(one) for one in inner)
+    return maker == "and_masks" and any(_is_causal(function) for function in inner)
 
 
 def _both(one: Mask | None, two: Mask | None) -> Mask | None:

@@ -25,11 +25,11 @@ def tokens_of_ids(
     their ids.
     """
     if ids is None or tokenizer is None:
-        return plain_tokens([str(one) for one in (range(size) if ids is None else ids)])
+        return plain_tokens([str(token) for token in (range(size) if ids is None else ids)])
     added = set(tokenizer.all_special_ids)
-    special = [one in added for one in ids]
+    special = [token in added for token in ids]
     pieces = cast("list[str]", tokenizer.convert_ids_to_tokens(list(ids)))
-    plain = [one for one in ids if one not in added]
+    plain = [token for token in ids if token not in added]
     said, spans = _placed(tokenizer, plain, text)
     rest = iter(spans)
     whole = [(0, 0) if apart else next(rest) for apart in special]
@@ -85,7 +85,10 @@ def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[str, l
         start = len(text) - (len(before) - shared)
         text = text[:start] + after[shared:]
         # Bytes that become a character together stand at the same place.
-        spans = [(min(one, start), len(text)) if two > start else (one, two) for one, two in spans]
+        spans = [
+            (min(first, start), len(text)) if last > start else (first, last)
+            for first, last in spans
+        ]
         spans.append((start, len(text)))
     return text, spans
 

@@ -68,8 +68,8 @@ def _say_when_asked_for() -> None:
 
     @wraps(check)
     def checked(self: PreTrainedModel, requested_attention: str | None, *args: Any, **options: Any):
-        asked = requested_attention == NAME and not _watching.get()
-        if asked and (words := computes_itself(type(self))):
+        ours = requested_attention == NAME and not _watching.get()
+        if ours and (words := computes_itself(type(self))):
             warnings.warn(words, RuntimeWarning, stacklevel=2)
         return check(self, requested_attention, *args, **options)
 
@@ -198,8 +198,8 @@ def attention(
         module=module, first_key=first,
     )  # fmt: skip
     if torch.compiler.is_compiling():
-        asked = options.get("output_attentions", _configured(module, "output_attentions"))
-        return _compiled(call, bool(asked))
+        weights_wanted = options.get("output_attentions", _configured(module, "output_attentions"))
+        return _compiled(call, bool(weights_wanted))
     out, seen = run_seen(call, Lens())
     return _as_expected(out), seen
 

@@ -29,7 +29,9 @@ class Inputs:
         self, module: nn.Module, path: str, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
         """A module begins: those that take token ids are models."""
-        ids = next((one for one in (options.get("input_ids"), *args[:1]) if _is_ids(one)), None)
+        ids = next(
+            (value for value in (options.get("input_ids"), *args[:1]) if _is_ids(value)), None
+        )
         real = options.get("attention_mask")
         padded = isinstance(real, Tensor) and real.ndim == 2
         if ids is not None or padded:
@@ -42,31 +44,31 @@ class Inputs:
 
     def ids_for(self, path: str, size: int) -> Tensor | None:
         """What the innermost model around a module was given, if it fits."""
-        for given in self._around(path):
-            if given.ids is not None and given.ids.shape[1] == size:
-                return given.ids
+        for inputs in self._around(path):
+            if inputs.ids is not None and inputs.ids.shape[1] == size:
+                return inputs.ids
         return None
 
     def real_for(self, path: str, size: int) -> Tensor | None:
         """Which of the keys that a module looks at are tokens, where padding was named."""
-        for given in self._around(path):
-            if given.real is not None and given.real.shape[1] == size:
-                return given.real
+        for inputs in self._around(path):
+            if inputs.real is not None and inputs.real.shape[1] == size:
+                return inputs.real
         return None
 
     def source(self, size: int) -> Given:
         """What the encoder was given, if it fits."""
         fitting = [
-            given
-            for path, given in self._given.items()
+            inputs
+            for path, inputs in self._given.items()
             if "encoder" in path.lower()
-            and any(one is not None and one.shape[1] == size for one in given)
+            and any(tensor is not None and tensor.shape[1] == size for tensor in inputs)
         ]
         return fitting[-1] if fitting else Given(None, None)
 
     def _around(self, path: str) -> list[Given]:
-        around = [one for one in self._given if is_within(path, one)]
-        return [self._given[one] for one in sorted(around, key=len, reverse=True)]
+        around = [outer for outer in self._given if is_within(path, outer)]
+        return [self._given[outer] for outer in sorted(around, key=len, reverse=True)]
 
 
 def _is_ids(value: object) -> bool:

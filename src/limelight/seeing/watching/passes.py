@@ -84,12 +84,12 @@ class Stack:
     def keys(self, which: int, occurrence: int) -> list[Key]:
         """The layers that a pass has calls of."""
         number = self._number(which)
-        found = sorted(
+        keys = sorted(
             key
             for key, passes in self._tracks.items()
             if key.occurrence == occurrence and number in passes
         )
-        if not found:
+        if not keys:
             count = 1 + max(
                 key.occurrence for key, passes in self._tracks.items() if number in passes
             )
@@ -97,13 +97,13 @@ class Stack:
                 f"occurrence must be one of 0 to {count - 1}, the calls of a layer in a forward "
                 f"pass, found {occurrence}"
             )
-        return found
+        return keys
 
     def steps(self, key: Key, which: int) -> list[Step]:
         """The calls of a layer in a pass."""
         keys = self.keys(which, key.occurrence)
         if key not in keys:
-            layers = [one.layer for one in keys]
+            layers = [other.layer for other in keys]
             raise OptionError(f"layer must be one of {layers}, found {key.layer}")
         return self._tracks[key][self._number(which)]
 
@@ -143,12 +143,14 @@ class Stack:
 
 def _origins(before: Step, after: Step, *, cross: bool) -> Tensor | None:
     """What `after` goes on from: the cache of the call before, or the next token of a target."""
-    one, two = before.piece, after.piece
-    if not isinstance(one.seen.source, Recomputed) or not isinstance(two.seen.source, Recomputed):
+    earlier, later = before.piece, after.piece
+    if not isinstance(earlier.seen.source, Recomputed) or not isinstance(
+        later.seen.source, Recomputed
+    ):
         return None  # weights from elsewhere have no keys to tell it by
     if cross:
-        follows = before.turn == after.turn and one.last_key == two.last_key
+        follows = before.turn == after.turn and earlier.last_key == later.last_key
     else:
-        start = two.last_key - two.seen.extent.i
-        follows = start > 0 and start == one.last_key
-    return origins(one, two) if follows else None
+        start = later.last_key - later.seen.extent.i
+        follows = start > 0 and start == earlier.last_key
+    return origins(earlier, later) if follows else None

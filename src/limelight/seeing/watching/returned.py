@@ -89,8 +89,8 @@ def _models(model: nn.Module) -> list[nn.Module]:
 def _takes_the_option(kind: type[nn.Module]) -> bool:
     parameters = inspect.signature(kind.forward).parameters.values()
     return any(
-        one.name == "output_attentions" or one.kind is inspect.Parameter.VAR_KEYWORD
-        for one in parameters
+        parameter.name == "output_attentions" or parameter.kind is inspect.Parameter.VAR_KEYWORD
+        for parameter in parameters
     )
 
 

@@ -53,7 +53,7 @@ class Unseen:
         """The module at a path made a call that was seen."""
         if path not in self._seen:
             self._seen.add(path)
-            self._seen |= {one for one in self._named if is_within(path, one)}
+            self._seen |= {named for named in self._named if is_within(path, named)}
 
     def returned(self, stack: str, layer: int) -> None:
         """The model gave back the weights of a layer that it computes by itself."""

@@ -209,7 +209,7 @@ class Watched:
             pieces = {key: _without_padding(pieces[key], queries, real) for key in keys}
             own = own[real.start : real.stop] if own is not None and not home.cross else own
             source = None if source is None else source[real.start : real.stop]
-        layers = {key: join(found) for key, found in pieces.items()}
+        layers = {key: join(calls) for key, calls in pieces.items()}
         _check_same_size(layers)
         extent = layers[keys[0]].extent
         queries, query_text = (), ""
@@ -289,7 +289,9 @@ class Watched:
         return 1
 
     def _labels(self) -> dict[str, str]:
-        return labelled(self._stacks, [one.path for one in self._stacks.values() if one.cross])
+        return labelled(
+            self._stacks, [stack.path for stack in self._stacks.values() if stack.cross]
+        )
 
     def _stack(self, stack: str | None) -> Stack:
         labels = self._labels()
@@ -334,10 +336,10 @@ def _check_same_size(layers: dict[Key, Seen]) -> None:
     """Raise where the layers of a stack read texts or pictures of different sizes."""
     sizes = {tuple(seen.extent) for seen in layers.values()}
     if len(sizes) > 1:
-        found = ", ".join(f"{key.layer}: {tuple(seen.extent)}" for key, seen in layers.items())
+        extents = ", ".join(f"{key.layer}: {tuple(seen.extent)}" for key, seen in layers.items())
         raise OptionError(
             "the layers of this stack read inputs of different sizes, which make no one "
-            f"recording; found (b, h, i, j) by layer {found}. Watch them with layers=[...], or "
+            f"recording; found (b, h, i, j) by layer {extents}. Watch them with layers=[...], or "
             "ask for seen(layer)"
         )
 
