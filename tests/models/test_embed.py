@@ -106,7 +106,7 @@ def test_pooling_files(tmp_path: Path, untyped: None) -> None:
     with pytest.raises(FileError, match=r"module 'Dense' is unknown"):
         folder_pooling(tmp_path)
     modules.write_text("{}")
-    with pytest.raises(FileError, match="expected a list of modules"):
+    with pytest.raises(FileError, match="holds a dict, expected a JSON list"):
         folder_pooling(tmp_path)
     with pytest.raises(OptionError, match="pooling kind"):
         Pooling("max")  # pyright: ignore

@@ -26,8 +26,14 @@ from limelight.seeing.watching.watch import watch
 
 
 def is_picture(thing: object) -> bool:
-    """Whether this is a picture rather than a text or token ids: PIL's, an array, a tensor."""
-    return hasattr(thing, "convert") or (isinstance(thing, Tensor | np.ndarray) and thing.ndim > 1)
+    """Whether this is a picture rather than a text or token ids: PIL's, an array, a tensor.
+
+    Pixels are bytes or floats; whole numbers of more bytes are token ids, whatever their shape.
+    """
+    if isinstance(thing, Tensor | np.ndarray):
+        pixels = torch.as_tensor(thing[:0]) if thing.ndim > 1 else None
+        return pixels is not None and (pixels.is_floating_point() or pixels.dtype == torch.uint8)
+    return hasattr(thing, "convert")
 
 
 def look_at_picture(

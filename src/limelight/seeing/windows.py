@@ -77,7 +77,7 @@ def read(
     >>> import limelight as ll
     >>> reading = read(ll.load("minilm"), "tick tock " * 100)
     >>> reading.windows, len(reading.recording.tokens)
-    (((0, 126), (63, 189), (126, 200)), 200)
+    (((0, 126), (63, 189), (126, 252), (189, 300)), 300)
     """
     if isinstance(model, VisionEncoder):
         raise OptionError("a VisionEncoder reads pictures, found a text")
