@@ -145,7 +145,10 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, table: np.ndarray | None, **options:
 
 
 def check(seed: int) -> None:
-    """One random call: forward, backward, lens and decode; raises where they are not right."""
+    """One random call: forward, backward, lens, dropout, packed and decode, each in every form.
+
+    Raises where one is not right.
+    """
     rng = random.Random(seed)
     torch.manual_seed(seed)
     b, g = rng.randint(1, 2), rng.randint(1, 2)
@@ -154,7 +157,8 @@ def check(seed: int) -> None:
     j = rng.choice([i, i, rng.randint(1, 600)])
     d = rng.choice([1, 8, 16, 40, 64])
     e = rng.choice([d, 16])
-    q, k, v = (torch.randn(b, *s) for s in ((h, i, d), (g, j, d), (g, j, e)))
+    dtype = rng.choice([torch.float32, torch.float32, torch.bfloat16, torch.float16])
+    q, k, v = (torch.randn(b, *s).to(dtype) for s in ((h, i, d), (g, j, d), (g, j, e)))
     mask = None if rng.random() < 0.2 else drawn_mask(rng, b, i, j)
     bias = torch.randn(i, j) * rng.choice([1.0, 10.0]) if rng.random() < 0.3 else None
     options = {"scale": rng.choice([d**-0.5, 0.2, -0.5]), "softcap": rng.choice([None, None, 5.0])}
@@ -166,10 +170,13 @@ def check(seed: int) -> None:
     tensors = [torch._neg_view(-x) if lazy else guarded(x) for x in (q, k, v)]
     largest = float(exact[1].shape[-1] and max(1.0, (q.norm(dim=-1).max() * k.norm(dim=-1).max())))
     room = 3e-6 * (1 + abs(options["scale"]) * largest + (0 if bias is None else 40))
+    # Outputs and gradients are rounded to the type of the call; statistics are float32.
+    rounding = 0.0 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
 
     def close(name: str, ours: Tensor, right: Tensor) -> None:
         worst = float((ours.double() - right).abs().max()) if right.numel() else 0.0
-        assert worst <= room * (1 + float(right.abs().max())), f"{name} is {worst:.1e} off"
+        bound = (room + rounding) * (1 + float(right.abs().max())) if right.numel() else 0.0
+        assert worst <= bound, f"{name} is {worst:.1e} off, expected at most {bound:.1e}"
 
     for impl in ("native", "tiled"):
         close(f"{impl} output", ll.attend(*tensors, impl=impl, **call), exact[0])
@@ -179,13 +186,28 @@ def check(seed: int) -> None:
     close("received", seen.received, exact[1].sum(-2))
     close("top", seen.top.weights[..., : min(3, j)], exact[1].topk(min(3, j)).values)
     close("dense", seen.dense(), exact[1])
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    grads = torch.autograd.grad((ll.attend(*leaves, **call) * grad).sum(), leaves)
-    for name, ours, right in zip(("dq", "dk", "dv"), grads, exact[2], strict=True):
-        close(name, ours, right)
-    last = {**call, "mask": ll.causal(), "bias": None}  # the newest token against a cache
+    for impl in ("native", "tiled"):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        out = ll.attend(*leaves, impl=impl, **call)
+        grads = torch.autograd.grad((out * grad.to(dtype)).sum(), leaves)
+        for name, ours, right in zip(("dq", "dk", "dv"), grads, exact[2], strict=True):
+            close(f"{impl} {name}", ours, right)
+    torch.manual_seed(seed)
+    dropped = ll.attend(*tensors, dropout=0.3, impl="native", **call)
+    torch.manual_seed(seed)
+    # The formula draws the same weights to drop: they are a function of the seed alone.
+    close("dropout", dropped, ll.attend(*tensors, dropout=0.3, impl="reference", **call).double())
+    last = {**options, "mask": ll.causal()}
     whole, step = ll.attend(k, k, v, **last), ll.attend(k[:, :, -1:], k, v, **last)
-    close("decoding", step, whole[:, :, -1:].double())
+    close("decoding", step, whole[:, :, -1:].double())  # the newest token against a cache
+    lengths = split(rng, j, rng.randint(1, 4))
+    packed = ll.attend_packed(*(x[0].transpose(0, 1) for x in (k, k, v)), lengths, **last)
+    start = 0
+    for length in lengths:
+        own = slice(start, start + length)
+        alone = ll.attend(k[:1, :, own], k[:1, :, own], v[:1, :, own], **last)
+        close("packed", packed[own].transpose(0, 1)[None], alone.double())
+        start += length
 
 
 def check_refusals(seed: int) -> None:

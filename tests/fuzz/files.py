@@ -6,39 +6,139 @@ import contextlib
 import json
 import random
 from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
+import torch
+
 import limelight as ll
 from limelight.errors import LimelightError
+from limelight.insight.worked.audit import audit
+from limelight.insight.worked.reading import worked
+from limelight.models.tokens import Tokens
+from limelight.training.loop import train
+from limelight.training.settings import Settings
 
 TEXT = "The animal didn't cross the street."
 WORDS = [b"null", b"-1", b"1e999", b'"x"', b"[]", b"{}", b"NaN", b"99999999999999999999", b"\xff"]
 
+Reader = Callable[[Path], Any]
 
-def sources(folder: Path) -> dict[Path, Callable[[Path], Any]]:
-    """A small file of each kind, and how it is read."""
+
+def sources(folder: Path) -> dict[Path, Reader]:
+    """A small file of each kind that we read, and how it is read."""
+    recording = folder / "recording.safetensors"
+    ll.look(TEXT).save(recording)
+    settings = folder / "settings.toml"
+    settings.write_text('[model]\nkind = "decoder"\nwidth = 16\nlayers = 1\nheads = 2\n')
+    example = folder / "example.toml"
+    example.write_bytes(
+        (resources.files("limelight.insight") / "examples/causal.toml").read_bytes()
+    )
+    return {
+        recording: _strongest,
+        settings: Settings.from_file,
+        example: _audit,
+        _gguf(folder / "model.gguf"): _look,
+        **_files(_saved(folder / "saved"), lambda changed: _look(changed.parent)),
+        **_files(_hugging_face(folder / "hf"), lambda changed: _look(changed.parent)),
+        **_run(folder / "run"),
+    }
+
+
+def _files(folder: Path, reader: Reader) -> dict[Path, Reader]:
+    return {path: reader for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def _saved(folder: Path) -> Path:
+    """A model of our own."""
+    torch.manual_seed(0)
     model = ll.Encoder(
         ll.Config(kind="encoder", vocabulary=40, width=16, layers=1, heads=2, context=16)
     )
-    saved = folder / "model"
-    ll.save(model, saved)
-    recording = folder / "recording.safetensors"
-    ll.look(TEXT).save(recording)
-    readers: dict[Path, Callable[[Path], Any]] = {recording: ll.Recording.load}
-    for path in saved.iterdir():
-        if path.is_file():
-            readers[path] = lambda changed: ll.load(changed.parent)
-    settings = folder / "settings.toml"
-    settings.write_text('[model]\nkind = "decoder"\nwidth = 16\nlayers = 1\nheads = 2\n')
-    readers[settings] = _settings
-    return readers
+    ll.save(model, folder)
+    return folder
 
 
-def _settings(path: Path) -> Any:
-    from limelight.training.settings import Settings
+def _hugging_face(folder: Path) -> Path:
+    """A GPT-2 with a tokenizer."""
+    from transformers import GPT2Config, GPT2LMHeadModel
 
-    return Settings.from_file(path)
+    sizes = {"vocab_size": 19, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(folder)
+    Tokens.characters("abcdefghijklmnopqrs").save(folder / "tokenizer.json")
+    return folder
+
+
+def _gguf(path: Path) -> Path:
+    """A Llama of one layer, in a quantisation."""
+    draw = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(1)
+    writer.add_context_length(32)
+    writer.add_embedding_length(32)
+    writer.add_feed_forward_length(32)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([*(chr(97 + letter) for letter in range(26)), "ab"])
+    writer.add_token_merges(["a b"])
+    writer.add_chat_template("{{ messages[0].content }}")
+    shapes = {
+        "token_embd": (27, 32), "output_norm": (32,), "blk.0.attn_norm": (32,),
+        "blk.0.ffn_norm": (32,), "blk.0.attn_q": (32, 32), "blk.0.attn_k": (16, 32),
+        "blk.0.attn_v": (16, 32), "blk.0.attn_output": (32, 32), "blk.0.ffn_gate": (32, 32),
+        "blk.0.ffn_up": (32, 32), "blk.0.ffn_down": (32, 32),
+    }  # fmt: skip
+    kind = gguf.GGMLQuantizationType.Q4_0
+    for name, shape in shapes.items():
+        tensor = draw.standard_normal(shape).astype(np.float32)
+        if len(shape) == 1:
+            writer.add_tensor(f"{name}.weight", tensor)
+        else:
+            writer.add_tensor(f"{name}.weight", gguf.quantize(tensor, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _run(folder: Path) -> dict[Path, Reader]:
+    """The log and the newest checkpoint of a training run, taken up again."""
+    folder.mkdir()
+    (folder / "text.txt").write_text("abcdefgh\n" * 200)
+    settings = Settings.from_table(
+        {
+            "folder": str(folder / "run"), "steps": 2, "batch": 2, "save_every": 1, "keep": 2,
+            "data": {"text": "text.txt"},
+            "model": {"preset": "gpt2", "layers": 1, "heads": 2, "width": 8, "context": 8},
+        }
+    )  # fmt: skip
+    train(settings, beside=folder)
+
+    def resume(_: Path) -> None:
+        train(settings, beside=folder, resume=True)
+
+    checkpoint = folder / "run" / "step-00000002"
+    return {folder / "run" / "log.jsonl": resume, **_files(checkpoint, resume)}
+
+
+def _look(model: Path) -> None:
+    ll.look([1, 2, 3], ll.load(model))
+
+
+def _strongest(path: Path) -> None:
+    ll.Recording.load(path).strongest()
+
+
+def _audit(path: Path) -> None:
+    audit(worked(path))
 
 
 def damaged(rng: random.Random, content: bytes) -> bytes:
@@ -77,9 +177,7 @@ def mutated_json(rng: random.Random, content: bytes) -> bytes:
     return json.dumps(document).encode()
 
 
-def check(
-    seed: int, readers: dict[Path, Callable[[Path], Any]], contents: dict[Path, bytes]
-) -> str:
+def check(seed: int, readers: dict[Path, Reader], contents: dict[Path, bytes]) -> str:
     """One damaged file, read; returns its name. The file is whole again afterwards."""
     rng = random.Random(seed)
     path = rng.choice(sorted(readers))
