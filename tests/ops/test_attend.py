@@ -314,7 +314,7 @@ def test_a_mask_is_lowered_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lowered == [1]
 
 
-OUT_OF_RANGE = """
+UNDER_COMPILE = """
 import torch, limelight as ll
 def call(q, lengths):
     return ll.attend(q, q, q, mask=ll.padding(lengths))
@@ -323,15 +323,26 @@ try:
     compiled(torch.zeros(1, 1, 6, 8), torch.tensor([9]))
 except ll.LimelightError as error:
     print(error)
+wide = torch.randn(1, 2, 6, 8, dtype=torch.float64)
+leaves, plain = wide.clone().requires_grad_(), wide.clone().requires_grad_()
+output, expected = torch.compile(call, backend="aot_eager")(leaves, [4]), call(plain, [4])
+output.sum().backward()
+expected.sum().backward()
+print("double", torch.allclose(output, expected) and torch.allclose(leaves.grad, plain.grad))
+try:
+    torch.compile(call, backend="aot_eager", fullgraph=True)(wide, [4])
+except RuntimeError as error:
+    print("no fused kernel serves" in str(error))
 """
 
 
-def test_padding_out_of_range_under_compile_is_our_error() -> None:
+def test_under_compile_errors_are_ours_and_no_memory_is_quadratic_in_silence() -> None:
     """In a process of its own: torch.compile cannot trace the checks of types that tests add."""
     ran = subprocess.run(
-        [sys.executable, "-c", OUT_OF_RANGE], capture_output=True, text=True, check=False
+        [sys.executable, "-c", UNDER_COMPILE], capture_output=True, text=True, check=False
     )
     assert "padding has a length of 9, expected 0 … j = 6" in ran.stdout, ran.stderr
+    assert "double True\nTrue" in ran.stdout, ran.stdout + ran.stderr
 
 
 def test_the_source_of_a_seen_holds_no_graph() -> None:

@@ -28,27 +28,30 @@ TILE = 1 << 21
 
 
 def why_not(problem: Problem, wanted: Wanted) -> str | None:
-    """Why the loop over tiles cannot serve this call, or None."""
+    """None: the loop over tiles serves every call."""
     del problem, wanted
-    if torch.compiler.is_compiling():
-        # A loop would be unrolled into the graph, for one length only.
-        return "torch.compile traces no loop over tiles"
     return None
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
     """The output `b h i e` in the query's dtype, and what normalises the rows, `b h i`."""
-    return _sweep(problem, None)
+    if torch.compiler.is_compiling():
+        # Imported only here: it brings the compiler, which takes a second.
+        from limelight.ops.backends.untraced import untraced_sweep
+
+        return untraced_sweep(problem)
+    return sweep(problem, None)
 
 
 def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     """The same with the statistics of a fitted lens, in the same sweep."""
     collector = Collector(lens, problem.extent)
-    output, _ = _sweep(problem, collector)
+    output, _ = sweep(problem, collector)
     return output, collector.statistics()
 
 
-def _sweep(problem: Problem, collector: Collector | None) -> tuple[Tensor, Tensor]:
+def sweep(problem: Problem, collector: Collector | None) -> tuple[Tensor, Tensor]:
+    """Output and normaliser, tile by tile; a lens may look on."""
     run = _again if problem.trains and not transformed() else _once
     batches: list[tuple[Tensor, Tensor]] = []
     for heads_of_batch in _regions(problem):
