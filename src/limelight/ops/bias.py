@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import CausalBias, CausalVariant
 
 from limelight.checks import check_rank, check_table, check_whole
 from limelight.errors import ShapeError
 from limelight.ops.masks.band import causal
 from limelight.ops.masks.mask import Mask, as_mask
 from limelight.ops.masks.region import Extent
+
+if TYPE_CHECKING:
+    from torch.nn.attention.bias import CausalBias
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +56,19 @@ def _paper_slopes(heads: int) -> list[float]:
     return slopes + finer[: heads - power]
 
 
-def with_causal_bias(mask: Mask | Tensor | None, bias: CausalBias, extent: Extent) -> Mask:
+def is_causal_bias(bias: object) -> TypeGuard[CausalBias]:
+    """Whether a bias is one of PyTorch's causal ones.
+
+    Told by the module of its type, for to import that module takes longer than all of limelight.
+    """
+    return type(bias).__module__ == "torch.nn.attention.bias"
+
+
+def with_causal_bias(mask: Mask | Tensor | None, bias: Tensor, extent: Extent) -> Mask:
     """A mask together with one of PyTorch's causal biases, whose own memory holds no numbers."""
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+
+    assert isinstance(bias, CausalBias)
     sizes = bias.seq_len_q, bias.seq_len_kv
     if sizes != (extent.i, extent.j):
         raise ShapeError(f"bias is causal for {sizes}, expected (i, j) = {extent[2:]}")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import CausalBias
 
 from limelight.checks import (
     FLOATING,
@@ -25,7 +24,7 @@ from limelight.checks import (
     shape_text,
 )
 from limelight.errors import DtypeError, ShapeError
-from limelight.ops.bias import Alibi, with_causal_bias
+from limelight.ops.bias import Alibi, is_causal_bias, with_causal_bias
 from limelight.ops.masks.mask import Mask, as_mask
 from limelight.ops.masks.region import Extent, Region
 
@@ -129,7 +128,7 @@ def check_problem(
     query, key, value = _check_tensors(query, key, value)
     b, h, i, d = query.shape
     extent = Extent(b, h, i, key.shape[2])
-    if isinstance(bias, CausalBias):
+    if is_causal_bias(bias):
         mask, bias = with_causal_bias(mask, bias, extent), None
     if mask is not None:
         mask = as_mask(mask)

@@ -6,7 +6,6 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.bias import CausalBias
 
 from limelight.checks import (
     check_broadcast,
@@ -19,7 +18,7 @@ from limelight.checks import (
 )
 from limelight.errors import DtypeError, ShapeError
 from limelight.ops.attend import attend, autocast, autocast_type
-from limelight.ops.bias import with_causal_bias
+from limelight.ops.bias import is_causal_bias, with_causal_bias
 from limelight.ops.calls import AttentionCall, intercepted, run
 from limelight.ops.masks.band import causal
 from limelight.ops.masks.mask import as_mask
@@ -57,7 +56,7 @@ def scaled_dot_product_attention(
     lead, query, key, value = _four_axes(query, key, value, enable_gqa)
     mask = causal(diagonal=0) if is_causal else None
     bias = None
-    if isinstance(attn_mask, CausalBias):
+    if is_causal_bias(attn_mask):
         b, h, i, _ = query.shape
         extent = Extent(b, h, i, key.shape[2])
         mask = with_causal_bias(mask, attn_mask, extent)

@@ -1,0 +1,139 @@
+"""A run of one of our models, entered in the middle: what lies before a change is the same in all.
+
+A cut in layer t changes nothing before it, and in it only the row of the token that looks. What
+every layer took in is kept from the undisturbed run; of layer t one row is computed, of the last
+layer too, and of a decoder, whose earlier tokens do not see this one, one row of every layer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from limelight.layers.block import Block
+from limelight.models.decoder import Decoder
+from limelight.models.encoder import Encoder
+from limelight.ops.attend import attend
+from limelight.ops.calls import intercepted
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """What a block took in."""
+
+    block: Block
+    x: Tensor
+    """1 n m; where a decoder's tokens but the last are cached, 1 1 m"""
+    rest: tuple[Any, ...]
+    options: dict[str, Any]
+
+    def run(self, x: Tensor, **changes: Any) -> Tensor:
+        """The block on other rows of the same text."""
+        return self.block(x, *self.rest, **{**self.options, **changes})
+
+
+def entries(model: Encoder | Decoder, run: Callable[[], Tensor]) -> list[Entry]:
+    """What every block takes in during a run."""
+    noted: list[Entry] = []
+
+    def note(block: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        assert isinstance(block, Block)
+        noted.append(Entry(block, args[0], args[1:], options))
+
+    hooks = [
+        block.register_forward_pre_hook(note, with_kwargs=True) for block in model.stack.blocks
+    ]
+    try:
+        run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return noted
+
+
+class EncoderReplay:
+    """An encoder's run, for the final vector of one token."""
+
+    def __init__(self, model: Encoder, inputs: Tensor, place: int) -> None:
+        self._model, self._place = model, place
+        self._entries = entries(model, lambda: model(inputs[None]))
+
+    def with_output(self, layer: int, heads: Tensor) -> Tensor:
+        """The token's end where its heads in a layer gave this, `b h e`: `b c`."""
+        entry = self._entries[layer]
+        row = _finished(entry.block, entry.x[:, self._place], heads)
+        if layer + 1 == len(self._entries):
+            return self._normed(row)
+        x = self._entries[layer + 1].x.repeat(len(heads), 1, 1)
+        x[:, self._place] = row
+        return self._on(layer + 1, x)
+
+    def from_layer(self, layer: int, count: int) -> Tensor:
+        """The token's end in so many rows, run from a layer on: `b c`."""
+        return self._on(layer, self._entries[layer].x.expand(count, -1, -1))
+
+    def _on(self, layer: int, x: Tensor) -> Tensor:
+        for entry in self._entries[layer:-1]:
+            x = entry.run(x)
+        return self._normed(self._last_row(x))
+
+    def _last_row(self, x: Tensor) -> Tensor:
+        """One row of the last block, whose other rows nobody asks for."""
+        entry, block = self._entries[-1], self._entries[-1].block
+        options = entry.options
+        if intercepted() or options.get("mask") is not None or options.get("bias") is not None:
+            return entry.run(x)[:, self._place]
+        attention, place = block.attention, slice(self._place, self._place + 1)
+        normed = block.attention_input(x)
+        query, key, value = attention.project(normed, rotation=options.get("rotation"))
+        heads = attend(
+            query[:, :, place], key, value, scale=attention.scale, softcap=attention.softcap
+        )
+        return _finished(block, x[:, self._place], heads[:, :, 0])
+
+    def _normed(self, x: Tensor) -> Tensor:
+        norm = self._model.stack.norm
+        return x if norm is None else norm(x)
+
+
+class DecoderReplay:
+    """A decoder's run, for what it says after its last token; the others are cached."""
+
+    def __init__(self, model: Decoder, inputs: Tensor) -> None:
+        self._model = model
+        self._cache = model.new_cache(len(inputs))
+        if len(inputs) > 1:
+            model.hidden(inputs[None, :-1], cache=self._cache)
+        own = copy.deepcopy(self._cache)
+        self._entries = entries(model, lambda: model.hidden(inputs[None, -1:], cache=own))
+
+    def with_output(self, layer: int, heads: Tensor) -> Tensor:
+        """The logits where the last token's heads in a layer gave this, `b h e`: `b c`."""
+        entry = self._entries[layer]
+        return self._on(layer + 1, _finished(entry.block, entry.x[:, 0], heads)[:, None])
+
+    def from_start(self, count: int) -> Tensor:
+        """The logits in so many rows: `b c`."""
+        return self._on(0, self._entries[0].x.expand(count, -1, -1))
+
+    def _on(self, layer: int, x: Tensor) -> Tensor:
+        rows = torch.zeros(len(x), dtype=torch.int64)
+        for entry, kept in zip(self._entries[layer:], self._cache.blocks[layer:], strict=True):
+            block_cache = copy.deepcopy(kept)
+            block_cache.own.select(rows)
+            x = entry.run(x, cache=block_cache)
+        norm = self._model.stack.norm
+        return self._model.logits((x if norm is None else norm(x))[:, 0])
+
+
+def _finished(block: Block, x: Tensor, heads: Tensor) -> Tensor:
+    """A token's vector after a block whose heads gave `b h e` for it: `b m`."""
+    concatenated = heads.flatten(1)
+    output = block.attention.output
+    attended = concatenated if output is None else output(concatenated)
+    return block.finish(x.expand(len(heads), -1), attended)
