@@ -16,7 +16,7 @@ from limelight.explorer.patterns import PATTERNS, patterns
 from limelight.explorer.work import Turn
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
-from limelight.views.page.document import header
+from limelight.views.page.document import description
 
 MOST_WEIGHTS = 1_500_000
 """Weights of all heads together that travel with the first answer; of more, heads come singly."""
@@ -36,7 +36,9 @@ def text_frame(recording: Recording, kind: str) -> bytes:
     `patterns`.
     """
     shape = (len(recording.layers), *recording.layers[0].extent[1:])
-    head: dict[str, Any] = {**_head(recording), "kind": kind, "patterns": []}
+    head: dict[str, Any] = {
+        **description(recording), "text": read_text(recording), "kind": kind, "patterns": []
+    }  # fmt: skip
     count = 1
     for size in shape:
         count *= size
@@ -102,14 +104,6 @@ def _thumb(cells: Tensor) -> Tensor:
     """A map of every head of a layer `h r c`, coarse enough to stand beside all others."""
     size = min(cells.shape[1], THUMB), min(cells.shape[2], THUMB)
     return adaptive_max_pool2d(cells.float(), size).half()
-
-
-def _head(recording: Recording) -> dict[str, Any]:
-    whole = header(recording)
-    # Small pictures come with the weights or the maps, colours came at the start.
-    return {name: value for name, value in whole.items() if name not in ("thumbs", "colours")} | {
-        "text": read_text(recording)
-    }
 
 
 def read_text(recording: Recording) -> str:

@@ -535,17 +535,25 @@ def _greatest_of_layer(
     found = [_best(links, values, head - (run.start or 0), count) for head in heads]
     if seen.source is None:
         return found
-    bound = noted.least[position] * reach
-    for place, head in enumerate(heads):
-        enough = max(least, found[place][-1][3] if len(found[place]) >= count else 0.0)
-        rows = (bound[head] > enough).nonzero()[:, 0]
-        step = max(1, TILE // max(1, seen.extent.j))
+    enough = torch.tensor(
+        [max(least, some[-1][3] if len(some) >= count else 0.0) for some in found]
+    )
+    short = noted.least[position][heads] * reach > enough[:, None]
+    # all heads of a short text at once: a call for each would take most of the time
+    together = short.numel() * seen.extent.j <= TILE
+    for places in [range(len(heads))] if together else [[place] for place in range(len(heads))]:
+        rows = short[places].any(0).nonzero()[:, 0]
+        group = slice(heads[places[0]], heads[places[-1]] + 1)
+        step = max(1, TILE // max(1, len(places) * seen.extent.j))
         for some in rows.split(step) if len(rows) else ():
-            weights = _finite(seen.heads([head]).rows(some)[0])
+            weights = _finite(seen.heads(range(group.start, group.stop)).rows(some)[0])
             keys = torch.arange(seen.extent.j).expand_as(weights)
-            row_links = _Links(position, slice(head, head + 1), some, keys, weights)
-            found[place] += _best(row_links, value(row_links), 0, count)
-        unique = {one[1:3]: one for one in sorted(found[place], key=lambda one: one[3])}
+            row_links = _Links(position, group, some, keys, weights)
+            values = value(row_links)
+            for at, place in enumerate(places):
+                found[place] += _best(row_links, values, at, count)
+    for place, links in enumerate(found):
+        unique = {one[1:3]: one for one in sorted(links, key=lambda one: one[3])}
         found[place] = sorted(unique.values(), key=lambda one: -one[3])[:count]
     return found
 

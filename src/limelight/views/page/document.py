@@ -112,6 +112,17 @@ def header(
     recording: Recording, layer: int | None = None, head: int | None = None
 ) -> dict[str, Any]:
     """What a page needs at once; it opens at a layer and head, or at the most salient link."""
+    return {
+        **description(recording, layer, head),
+        "thumbs": _thumbs(recording),
+        "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
+    }
+
+
+def description(
+    recording: Recording, layer: int | None = None, head: int | None = None
+) -> dict[str, Any]:
+    """The same without small pictures and colours, for a page that has them already."""
     choice = opening(recording, layer, head)
     whole = summary(recording)
     same = recording.queries is recording.tokens
@@ -135,9 +146,7 @@ def header(
             "key": choice.key,
         },
         "summary": _summary(recording),
-        "thumbs": _thumbs(recording),
         "links": [_link(link) for link in salient_links(recording, 8)],
-        "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
     }
 
 
