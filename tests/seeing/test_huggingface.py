@@ -202,14 +202,14 @@ import limelight.huggingface
 ids = torch.arange(24).view(2, 12) + 3
 mask = torch.ones_like(ids)
 mask[1, :4] = 0
-for name, options in (
-    ("llama", {}), ("llama", {"output_attentions": True}), ("gpt_oss", {"output_attentions": True})
+for name, masks, options in (
+    ("llama", (None, mask), {}), ("gpt_oss", (mask,), {"output_attentions": True})
 ):
     model = DECODERS[name]()
     model.set_attn_implementation("limelight")
     # To collect attentions, transformers itself breaks the graph.
     compiled = torch.compile(model, backend="aot_eager", fullgraph=not options)
-    for given in (None, mask):
+    for given in masks:
         torch.compiler.reset()
         with torch.no_grad():
             found = compiled(ids, attention_mask=given, **options)
