@@ -240,3 +240,18 @@ def test_wrong_changes_are_named(untyped: None) -> None:
         call(lse=torch.zeros(3)).attend()
     with pytest.raises(OptionError, match="interceptor must be a function"), ll.intercept(3):
         pass
+
+
+def test_without_interceptors_no_call_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the seam costs nothing where nobody looks on."""
+
+    def described(*_: object, **__: object) -> None:
+        raise AssertionError("a call was described")
+
+    monkeypatch.setattr("limelight.layers.attention.AttentionCall", described)
+    monkeypatch.setattr("limelight.ops.sdpa.AttentionCall", described)
+    x = torch.randn(1, 5, 8)
+    ll.Attention(8, heads=2)(x)
+    ll.scaled_dot_product_attention(x, x, x)
+    with ll.intercept(cut), pytest.raises(AssertionError, match="was described"):
+        ll.Attention(8, heads=2)(x)
