@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 import limelight as ll
 from limelight.insight.cause import Cause
-from limelight.insight.ranks import correlation, spearman
+from limelight.insight.effects import ALL, Bench, Cuts
+from limelight.insight.ranks import DRAWS, correlations, spearman
+from limelight.insight.reading import read
+from limelight.rng import generator_for
 
 TEXT = "The animal slept because it was tired."
 
@@ -109,6 +112,72 @@ def test_a_decoder_s_cached_runs_are_those_of_whole_texts() -> None:
             assert float(found.zero.log_prob[layer, head, key]) == pytest.approx(moved, abs=1e-4)
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "post": {"kind": "encoder", "order": "post", "embedding": "normed"},
+    "turned": {"kind": "encoder", "order": "pre", "positions": "rotary"},
+    "window": {"kind": "encoder", "order": "pre", "positions": "alibi", "window": 2},
+    "late": {"kind": "encoder", "order": "late"},
+    "sandwich": {
+        "kind": "decoder", "order": "sandwich", "positions": "rotary", "norm": "rms",
+        "head_norm": True, "window": 3, "global_layers": (1,), "kv_heads": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+@torch.no_grad()
+def test_runs_entered_in_the_middle_are_those_of_whole_texts(name: str) -> None:
+    """Cuts, equal weights and links of other tokens, in every form that our models have."""
+    torch.manual_seed(2)
+    config = ll.Config(vocabulary=60, width=32, layers=3, heads=4, context=32, **KINDS[name])
+    model = (ll.Decoder if config.kind == "decoder" else ll.Encoder)(config).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(8)
+    ids = torch.randint(60, (8,))
+    place = 7 if config.kind == "decoder" else 4
+    found = ll.cause(model, ids, place, controls=5)
+    bench = Bench(read(model, ids), place)
+    whole = Bench(read(model, ids), place)
+    whole._replay = None
+    for layer in range(3):
+        for head in (2, ALL):
+            cuts = Cuts.of(torch.tensor(layer), head, place, torch.arange(8))
+            for how in ("forbid", "zero"):
+                slow = whole.cut(cuts, how, "").change  # pyright: ignore[reportArgumentType]
+                fast = bench.cut(cuts, how, "").change  # pyright: ignore[reportArgumentType]
+                torch.testing.assert_close(fast, slow, atol=1e-6, rtol=1e-4)
+                if head != ALL:
+                    own = getattr(found, how).change[layer, head]
+                    torch.testing.assert_close(own, fast, atol=1e-6, rtol=1e-4)
+            even = bench.spread_evenly(cuts.part(slice(0, 1)), "").change
+            torch.testing.assert_close(
+                even, whole.spread_evenly(cuts.part(slice(0, 1)), "").change, atol=1e-6, rtol=1e-4
+            )
+    rows = torch.tensor([link[:4] for link in found.control_links])
+    slow = whole.cut(Cuts(*rows.unbind(1)), "forbid", "").change
+    torch.testing.assert_close(found.control.change, slow, atol=1e-6, rtol=1e-4)
+    assert float(found.forbid.change.max()) > 1e-3
+
+
+def test_a_row_that_has_almost_nothing_left_is_cut_exactly() -> None:
+    """A weight of 1 beside weights that float32 cannot hold: the rest is still a softmax."""
+    torch.manual_seed(0)
+    config = ll.Config(kind="encoder", vocabulary=9, width=16, layers=2, heads=2, context=8)
+    model = ll.Encoder(config).eval()
+    model.stack.blocks[0].attention.inputs.weight.data.mul_(400)
+    ids = torch.randperm(9)[:6]
+    found = ll.cause(model, ids, 3, controls=0)
+    top = int(found.weight[0, 1].argmax())
+    assert float(found.weight[0, 1].sort().values[-2]) < 1e-20
+    with torch.no_grad():
+        before = model(ids[None])[0, 3].double()
+        with ll.cutting(model, [ll.Link(0, 1, 3, top)]):
+            after = model(ids[None])[0, 3].double()
+    change = float(1 - torch.cosine_similarity(before, after, dim=0))
+    assert float(found.forbid.change[0, 1, top]) == pytest.approx(change, abs=1e-6)
+    assert change > 1e-4
+
+
 def test_hugging_face_models_and_plain_modules_are_served() -> None:
     llama = DECODERS["llama"]()
     found = ll.cause(llama, torch.randint(99, (7,)), 6, controls=4)
@@ -197,11 +266,14 @@ def test_what_is_wrong_is_said(minilm: ll.Encoder) -> None:
         ll.cause(nn.Linear(4, 4), "words", 1)
 
 
-def test_a_correlation_agrees_with_scipy_and_its_interval_covers_it() -> None:
+def test_correlations_agree_with_scipy_and_their_intervals_with_resamples_sorted_anew() -> None:
     from scipy import stats
 
-    x = torch.randn(60).round(decimals=1)
+    x = torch.randn(60).round(decimals=1)  # with ties
     y = x + torch.randn(60)
-    found = correlation(("x", "y"), x, y)
-    assert found.rho == pytest.approx(stats.spearmanr(x, y).statistic)
-    assert found.low < found.rho < found.high
+    (rho,) = correlations({"x": x, "y": y}, seed=2)
+    assert rho.rho == pytest.approx(stats.spearmanr(x, y).statistic)
+    draws = torch.randint(60, (DRAWS, 60), generator=generator_for(2, 60))
+    again = spearman(x[draws], y[draws]).quantile(torch.tensor([0.025, 0.975]).double())
+    assert (rho.low, rho.high) == pytest.approx(again.tolist())
+    assert rho.low < rho.rho < rho.high

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from limelight.checks import check_whole
 from limelight.errors import OptionError
 from limelight.insight.effects import ALL, Bench, Cuts, Effect
-from limelight.insight.ranks import Correlation, correlation
+from limelight.insight.ranks import Correlation, correlations
 from limelight.insight.reading import at_rest, read, through_the_seam
 from limelight.insight.result import Result
 from limelight.insight.rollout import rolled_out
@@ -348,8 +347,8 @@ def _result(bench: Bench, text: str, measured: dict[str, Any], seed: int) -> Cau
         token_correlations=(),
         **measured,
     )
-    object.__setattr__(result, "link_correlations", _correlations(result.by_link, seed))
-    object.__setattr__(result, "token_correlations", _correlations(result.by_token, seed))
+    object.__setattr__(result, "link_correlations", correlations(result.by_link, seed=seed))
+    object.__setattr__(result, "token_correlations", correlations(result.by_token, seed=seed))
     return result
 
 
@@ -358,13 +357,6 @@ def _value_sizes(seen: Seen) -> Tensor:
     assert isinstance(seen.source, Recomputed)
     value = seen.source.problem.value[0]
     return value.norm(dim=-1).repeat_interleave(seen.extent.h // len(value), dim=0).cpu()
-
-
-def _correlations(measures: dict[str, Tensor], seed: int) -> tuple[Correlation, ...]:
-    return tuple(
-        correlation((one, two), measures[one], measures[two], seed=seed)
-        for one, two in combinations(measures, 2)
-    )
 
 
 def _place(at: int, shape: Sequence[int]) -> tuple[int, int, int]:

@@ -11,14 +11,19 @@ from torch import Tensor
 from limelight.insight.cutting import How, cut_call
 from limelight.insight.progress import tracked
 from limelight.insight.reading import Reading, layer_of
+from limelight.insight.replay import DecoderReplay, EncoderReplay
 from limelight.ops.calls import AttentionCall, Interceptor, intercept
 from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
-from limelight.ops.masks.mask import as_mask
+from limelight.ops.masks.mask import Mask, as_mask
 from limelight.ops.masks.region import Extent, Region
+from limelight.ops.problem import Problem
 
 ALL = -1
 """Stands for every layer, every head, or every other query."""
+_LEAST = 1e-20
+"""The least that must be left of a row for float32 weights to say how it is shared."""
 
 
 class Cuts(NamedTuple):
@@ -64,8 +69,7 @@ class Bench:
         with intercept(self._record, reading.model):
             end = reading.run(reading.rows(1), place)
         self.before = end[0].double()
-        self._from_layer = reading.from_layer(place)
-        self._last = reading.last_token() if reading.predicts else None
+        self._replay = reading.replay(place)
 
     def _record(self, call: AttentionCall) -> Tensor:
         output, seen = call.attend(lens=Lens())
@@ -89,36 +93,82 @@ class Bench:
 
     def cut(self, cuts: Cuts, how: How, title: str) -> Effect:
         """The effect of each cut by itself."""
-        return self._run(cuts, lambda part: _cutter(part, how), title)
+        return self._run(
+            cuts, lambda part: _cutter(part, how), lambda part: self._cut_row(part, how), title
+        )
 
     def spread_evenly(self, cuts: Cuts, title: str) -> Effect:
         """The effect of equal weights in place of a query's own; keys are not looked at."""
-        return self._run(cuts, _leveller, title)
+        return self._run(cuts, _leveller, self._level_row, title)
 
-    def _run(self, cuts: Cuts, make: Callable[[Cuts], Interceptor], title: str) -> Effect:
+    def _run(
+        self,
+        cuts: Cuts,
+        interceptor: Callable[[Cuts], Interceptor],
+        row: Callable[[Cuts], Tensor | None],
+        title: str,
+    ) -> Effect:
         if not len(cuts.key):
             none = torch.zeros(0, dtype=torch.float64)
             return Effect(none, none if self.reading.predicts else None)
-        found: list[Effect] = []
+        effects: list[Effect] = []
         parts = self._parts(cuts)
         for part in tracked(parts, title, len(parts), progress=self.progress):
-            with intercept(make(part), self.reading.model):
-                found.append(self.effect(self._end(part)))
-        log_probs = [each.log_prob for each in found if each.log_prob is not None]
+            effects.append(self.effect(self._end(part, interceptor, row)))
+        log_probs = [each.log_prob for each in effects if each.log_prob is not None]
         return Effect(
-            torch.cat([each.change for each in found]),
+            torch.cat([each.change for each in effects]),
             torch.cat(log_probs) if log_probs else None,
         )
 
-    def _end(self, part: Cuts) -> Tensor:
+    def _end(
+        self,
+        part: Cuts,
+        interceptor: Callable[[Cuts], Interceptor],
+        row: Callable[[Cuts], Tensor | None],
+    ) -> Tensor:
         """What the rows of a batch end as, run from where they begin to differ."""
-        count = len(part.key)
-        if self._last is not None and bool((part.query == self.place).all()):
-            return self._last(count)
-        first = int(part.layer.min())
-        if first == ALL:
+        count, layer, replay = len(part.key), int(part.layer[0]), self._replay
+        own = bool((part.query == self.place).all())
+        if replay is not None and own and layer != ALL:
+            weights = row(part)
+            if weights is not None:
+                heads = torch.einsum("bhj,hje->bhe", weights, self._values(layer))
+                return replay.with_output(layer, heads)
+        with intercept(interceptor(part), self.reading.model):
+            if isinstance(replay, DecoderReplay) and own:
+                return replay.from_start(count)
+            if isinstance(replay, EncoderReplay) and layer != ALL:
+                return replay.from_layer(layer, count)
             return self.reading.run(self.reading.rows(count), self.place)
-        return self._from_layer(first, count)
+
+    def _values(self, layer: int) -> Tensor:
+        """The values of all heads in a layer: h j e."""
+        value = _problem(self.layers[layer]).value[0]
+        return value.repeat_interleave(self.layers[layer].extent.h // len(value), dim=0)
+
+    def _row(self, layer: int) -> Tensor:
+        """What the token pays in a layer: h j."""
+        return self.layers[layer].rows([self.place])[0, :, 0]
+
+    def _cut_row(self, part: Cuts, how: How) -> Tensor | None:
+        """What the token pays with links cut, `b h j`; None where float32 forgot what is left."""
+        weights = self._row(int(part.layer[0]))
+        h, j = weights.shape
+        gone = _hit_heads(part, h)[:, :, None] & (part.key[:, None, None] == torch.arange(j))
+        left = weights.masked_fill(gone.to(weights.device), 0.0)
+        if how == "zero":
+            return left
+        total = left.sum(-1, keepdim=True)
+        return None if bool((total < _LEAST).any()) else left / total
+
+    def _level_row(self, part: Cuts) -> Tensor:
+        """Equal weights on what the token may see, in some heads: `b h j`."""
+        layer = int(part.layer[0])
+        weights, extent = self._row(layer), self.layers[layer].extent
+        even = _even(_problem(self.layers[layer]).mask, extent, self.place, weights)[0, :, 0]
+        heads = _hit_heads(part, extent.h).to(weights.device)
+        return torch.where(heads[:, :, None], even, weights)
 
     def _parts(self, cuts: Cuts) -> list[Cuts]:
         """Batches of rows that begin to differ at the same layer."""
@@ -136,9 +186,13 @@ def _batches(cuts: Cuts, size: int) -> Iterator[Cuts]:
 
 def _hit(call: AttentionCall, cuts: Cuts) -> Tensor:
     """Which heads of which rows are meant: `b h`."""
-    number, h = layer_of(call), call.query.shape[1]
-    layers = (cuts.layer == number) | (cuts.layer == ALL)
-    return layers[:, None] & ((cuts.head[:, None] == torch.arange(h)) | (cuts.head == ALL)[:, None])
+    layers = (cuts.layer == layer_of(call)) | (cuts.layer == ALL)
+    return layers[:, None] & _hit_heads(cuts, call.query.shape[1])
+
+
+def _hit_heads(cuts: Cuts, h: int) -> Tensor:
+    """Which heads are meant in the layers that are: `b h`."""
+    return (cuts.head[:, None] == torch.arange(h)) | (cuts.head == ALL)[:, None]
 
 
 def _cutter(cuts: Cuts, how: How) -> Interceptor:
@@ -174,15 +228,25 @@ def _level_row(
     call: AttentionCall, output: Tensor, heads: Tensor, extent: Extent, place: int
 ) -> Tensor:
     """The output with the mean of the values that a query may see, in some heads of some rows."""
-    b, h, _, j = extent
-    allowed = torch.ones(b, h, 1, j, dtype=torch.bool, device=output.device)
-    if call.mask is not None:
-        row = slice(place, place + 1)
-        where = Region.at(extent, slice(0, b), slice(0, h), row, slice(0, j), output.device)
-        allowed = as_mask(call.mask).allowed(where).expand(b, h, 1, j)
-    weights = allowed.to(output) / allowed.sum(-1, keepdim=True).clamp(min=1)
-    value = call.value.repeat_interleave(h // call.value.shape[1], dim=1)
+    weights = _even(call.mask, extent, place, output)
+    value = call.value.repeat_interleave(extent.h // call.value.shape[1], dim=1)
     level = (weights @ value)[:, :, 0]
     output = output.clone()
     output[:, :, place] = torch.where(heads[..., None], level, output[:, :, place])
     return output
+
+
+def _even(mask: Mask | Tensor | None, extent: Extent, place: int, like: Tensor) -> Tensor:
+    """Equal weights on the keys that a query may see: `b h 1 j`."""
+    b, h, _, j = extent
+    allowed = torch.ones(b, h, 1, j, dtype=torch.bool, device=like.device)
+    if mask is not None:
+        row = slice(place, place + 1)
+        where = Region.at(extent, slice(0, b), slice(0, h), row, slice(0, j), like.device)
+        allowed = as_mask(mask).allowed(where).expand(b, h, 1, j)
+    return allowed.to(like) / allowed.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _problem(seen: Seen) -> Problem:
+    assert isinstance(seen.source, Recomputed)
+    return seen.source.problem

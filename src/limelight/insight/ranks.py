@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from limelight.rng import generator_for
 
@@ -51,18 +53,41 @@ def spearman(first: Tensor, second: Tensor) -> Tensor:
     return (a * b).sum(-1) / (a.square().sum(-1) * b.square().sum(-1)).sqrt()
 
 
-def correlation(
-    names: tuple[str, str], first: Tensor, second: Tensor, *, seed: int = 0
-) -> Correlation:
-    """Spearman's ρ of two measures of the same things, with a bootstrap interval over them."""
-    first, second = first.flatten(), second.flatten()
-    count = len(first)
+def correlations(measures: Mapping[str, Tensor], *, seed: int = 0) -> tuple[Correlation, ...]:
+    """Spearman's ρ of every two measures of the same things, with bootstrap intervals over them.
+
+    A resample is how often it drew each thing. Sorted once, a measure's ranks in every resample are
+    running sums of these counts, and no resample is sorted again.
+    """
+    flat = {name: values.flatten().double() for name, values in measures.items()}
+    count = len(next(iter(flat.values())))
     draws = torch.randint(count, (DRAWS, count), generator=generator_for(seed, count))
-    found = spearman(first[draws], second[draws])
-    found = found[found.isfinite()]
-    low, high = (
-        found.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-        if len(found)
-        else (float("nan"), float("nan"))
-    )
-    return Correlation(*names, float(spearman(first, second)), low, high, count)
+    counts = torch.zeros(DRAWS, count, dtype=torch.float64)
+    counts.scatter_add_(1, draws, torch.ones(1, dtype=torch.float64).expand_as(draws))
+    centred = {name: _resampled_ranks(values, counts) for name, values in flat.items()}
+    spread = {name: (counts * ranked.square()).sum(-1) for name, ranked in centred.items()}
+    found: list[Correlation] = []
+    for first, second in combinations(flat, 2):
+        shared = (counts * centred[first] * centred[second]).sum(-1)
+        rhos = shared / (spread[first] * spread[second]).sqrt()
+        rhos = rhos[rhos.isfinite()]
+        low, high = (
+            rhos.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+            if len(rhos)
+            else (float("nan"), float("nan"))
+        )
+        rho = float(spearman(flat[first], flat[second]))
+        found.append(Correlation(first, second, rho, low, high, count))
+    return tuple(found)
+
+
+def _resampled_ranks(values: Tensor, counts: Tensor) -> Tensor:
+    """The rank of each thing in each resample, less the mean rank: `draws n`."""
+    ordered, order = values.sort()
+    upto = counts[:, order].cumsum(-1)
+    before = nn.functional.pad(upto, (1, 0))
+    # equal values share their mean rank
+    first = torch.searchsorted(ordered, values)
+    last = torch.searchsorted(ordered, values, right=True)
+    ranked = (before[:, first] + before[:, last] - 1) / 2
+    return ranked - (counts.shape[1] - 1) / 2

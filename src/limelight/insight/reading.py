@@ -7,7 +7,6 @@ the seam, and give the final vector, or the next-token logits, at one place of e
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError, UnavailableError
+from limelight.insight.replay import DecoderReplay, EncoderReplay
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import load
@@ -68,55 +68,13 @@ class Reading:
             self.predicts, self.run, self.embedding, self.piece,
         )  # fmt: skip
 
-    def from_layer(self, place: int) -> Callable[[int, int], Tensor]:
-        """Runs that begin at a layer, in so many rows: what lies before it is the same in all.
-
-        `layer, count` → `b c`. Where a model cannot be entered in the middle, from the start.
-        """
-        model = self.model
-        if not isinstance(model, Encoder):
-            return lambda _, count: self.run(self.rows(count), place)
-        entries: list[tuple[Any, Any]] = []
-        hooks = [
-            block.register_forward_pre_hook(
-                lambda _, args, options: entries.append((args, options)), with_kwargs=True
-            )
-            for block in model.stack.blocks
-        ]
-        try:
-            self.run(self.rows(1), place)
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-        def run(layer: int, count: int) -> Tensor:
-            x: Tensor = entries[layer][0][0].expand(count, -1, -1)
-            blocks = list(zip(model.stack.blocks, entries, strict=True))
-            for block, ((_, *rest), options) in blocks[layer:]:
-                x = block(x, *rest, **options)
-            return (x if model.stack.norm is None else model.stack.norm(x))[:, place]
-
-        return run
-
-    def last_token(self) -> Callable[[int], Tensor]:
-        """Runs of the last token alone, in so many rows, where the tokens before it are known.
-
-        A causal model's earlier tokens do not depend on the last one: what they left in the cache
-        serves every row. `count` → `b c`.
-        """
-        model, place = self.model, len(self.inputs) - 1
-        if not isinstance(model, Decoder) or place == 0:
-            return lambda count: self.run(self.rows(count), place)
-        cache = model.new_cache(place + 1)
-        model.hidden(self.inputs[None, :-1], cache=cache)
-
-        def run(count: int) -> Tensor:
-            own = copy.deepcopy(cache)
-            own.select(torch.zeros(count, dtype=torch.int64))
-            hidden = model.hidden(self.inputs[None, -1:].expand(count, 1), cache=own)
-            return model.logits(hidden[:, 0])
-
-        return run
+    def replay(self, place: int) -> EncoderReplay | DecoderReplay | None:
+        """The undisturbed run, to be entered in the middle; None for what cannot be entered."""
+        if isinstance(self.model, Encoder):
+            return EncoderReplay(self.model, self.inputs, place)
+        if isinstance(self.model, Decoder):
+            return DecoderReplay(self.model, self.inputs)
+        return None
 
 
 def read(

@@ -116,6 +116,25 @@ class Block(nn.Module):
             x = self._around(x, self.cross_norm, cross)
         return self._around(x, self.feedforward_norm, self.feedforward, self.feedforward_out_norm)
 
+    def attention_input(self, x: Tensor) -> Tensor:
+        """What attention is run on: the tokens, normed where `order` says so."""
+        norm = self.attention_norm if self.order in ("pre", "sandwich") else None
+        return x if norm is None else norm(x)
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The output where what attention to the text gave is known: `… m`, `… m` → `… m`.
+
+        >>> import torch, limelight as ll
+        >>> block, x = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8)), torch.randn(1, 5, 8)
+        >>> attended = block.attention(block.attention_input(x))
+        >>> torch.allclose(block.finish(x, attended), block(x), atol=1e-6)
+        True
+        """
+        if self.cross is not None:
+            raise OptionError("finish is for blocks without attention to a memory")
+        x = self._around(x, self.attention_norm, lambda _: attended, self.attention_out_norm)
+        return self._around(x, self.feedforward_norm, self.feedforward, self.feedforward_out_norm)
+
     def _around(
         self,
         x: Tensor,

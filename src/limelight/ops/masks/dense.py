@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limelight.checks import shape_text
+from limelight.checks import check_broadcast, shape_text
 from limelight.errors import DtypeError, ShapeError
 from limelight.ops.masks.drawing import table_text
 from limelight.ops.masks.mask import Code, Lowered, Mask, Stored
@@ -35,15 +35,7 @@ class Dense(Mask, kind="dense"):
     tensor: Tensor
 
     def check(self, extent: Extent) -> None:
-        try:
-            fits = torch.broadcast_shapes(self.tensor.shape, extent) == tuple(extent)
-        except RuntimeError:
-            fits = False
-        if not fits:
-            raise ShapeError(
-                f"mask has shape {shape_text(self.tensor)}, "
-                f"expected one that broadcasts to (b, h, i, j) = {tuple(extent)}"
-            )
+        check_broadcast("mask", self.tensor, "b h i j", tuple(extent))
 
     def allowed(self, region: Region) -> Tensor:
         return region.cut(self.tensor.to(region.rows.device))
