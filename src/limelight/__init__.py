@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from limelight.insight.studies.listing import study as study
     from limelight.insight.why import why as why
     from limelight.insight.worked.reading import worked as worked
+    from limelight.insight.wrote import wrote as wrote
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
     from limelight.layers.cache import Cache as Cache
@@ -128,6 +129,7 @@ _HOME = {
     "heads": "insight.heads",
     "shift": "insight.shift",
     "why": "insight.why",
+    "wrote": "insight.wrote",
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
     "stream": "seeing.stream",

@@ -13,37 +13,54 @@ def why(
     layer: Annotated[int, typer.Option(help="Counted from 0.")],
     head: Annotated[int, typer.Option(help="Counted from 0.")],
     query: Annotated[str, typer.Option(help="The token that looks: its text or its number.")],
-    key: Annotated[str, typer.Option(help="The token looked at.")],
+    key: Annotated[
+        str | None,
+        typer.Option(help="The token looked at; without it: what the head wrote into the query."),
+    ] = None,
     model: Annotated[str, typer.Option(help="minilm, smollm2, or the path of a model.")] = "minilm",
     save: Annotated[
         Path | None, typer.Option(help="Write the figure or the numbers: .png, .svg, .json, ...")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Split the score of a link by its sources: token, position, earlier heads, feed-forward."""
-    from limelight.errors import UnavailableError
+    """Split the score of a link by its sources: token, position, earlier heads, feed-forward.
+
+    Without --key: what the head wrote into the query, by the tokens it took it from, by the sources
+    of their values, and by the directions of the head's output.
+    """
     from limelight.files import check_writable
-    from limelight.insight import why as insight
-    from limelight.models.decoder import Decoder
-    from limelight.models.encoder import Encoder
+    from limelight.insight.sources import split_model
+    from limelight.insight.why import why as split_score
+    from limelight.insight.wrote import Wrote
+    from limelight.insight.wrote import wrote as split_output
     from limelight.models.loading.pretrained import load
     from limelight.seeing.look import look
 
     if save is not None:
         check_writable(save)
     loaded = load(model)
-    if not isinstance(loaded, Encoder | Decoder):
-        raise UnavailableError("why takes encoders and decoders")
-    asks, answers = (int(each) if each.isdecimal() else each for each in (query, key))
-    found = insight.why(look(text, loaded), layer, head, asks, answers, model=loaded)
+    rec = look(text, loaded)
+    whole = split_model(rec, loaded)
+    asks = _pick(query)
+    if key is None:
+        result = split_output(rec, layer, head, asks, model=whole)
+    else:
+        result = split_score(rec, layer, head, asks, _pick(key), model=whole)
     if save is not None:
-        found.save(save)
+        result.save(save)
     if json:
-        print(found.to_json())
+        print(result.to_json())
         return
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(found.table())
+    console.print(result.table())
+    if isinstance(result, Wrote):
+        console.print(result.direction_table())
     if save is not None:
         console.print(f"Wrote {save}.", markup=False)
+
+
+def _pick(token: str) -> int | str:
+    """A token by its number or its text."""
+    return int(token) if token.isdecimal() else token
