@@ -134,6 +134,23 @@ def test_attention_rows_heads_search_and_overlay(opened: Opened, rec: Recording)
     until(page, f"document.querySelector('.story').innerText.includes('{best}')")
 
 
+def test_heads_are_sorted_by_what_they_do(opened: Opened) -> None:
+    page = opened()
+    drawn(page, "attention")
+    labels = ll.head_labels("minilm")
+    cell = page.get_by_role("button", name="Layer 0, head 2", exact=True)
+    assert labels["0.2"][0] == "previous"
+    assert cell.locator(".role").inner_text() == "prev"
+    page.select_option("select[aria-label='Sort heads']", "role")
+    order = page.locator("div.cells > *").evaluate_all(
+        "all => all.map(e => e.dataset.role ?? e.getAttribute('aria-label'))"
+    )
+    first = [head for head, roles in labels.items() if roles[0] == "previous"]
+    assert order[0] == "previous"
+    assert order[1 : 1 + len(first)] == [f"Layer {head.replace('.', ', head ')}" for head in first]
+    assert sum(name.startswith("Layer") for name in order) == 72
+
+
 def test_value_weights_words_background_and_scale(opened: Opened, rec: Recording) -> None:
     page = opened()
     drawn(page, "attention")

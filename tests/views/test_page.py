@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from limelight.insight.head_labels import head_labels
 from limelight.seeing.recording.recording import Recording
 from views.pointing import said_at, settled
 
@@ -82,6 +83,28 @@ def test_words_are_merged_as_the_recording_merges_them(sentence: Recording, open
         said = said_at(page, row, column, len(words))
         assert said.startswith(f"didn't → {words[column]} ")
         assert float(said.split()[-1]) == pytest.approx(float(exact[row, column]), abs=6e-4)
+
+
+def test_heads_are_sorted_by_what_they_do(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence)
+    labels = head_labels("minilm")
+    thumbs = page.locator("svg.heads .thumb")
+    by_layer = thumbs.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    assert page.locator("svg.heads text", has_text="coref").count() == sum(
+        roles[0].startswith("pronoun") for roles in labels.values()
+    )
+    page.get_by_label("Sort heads").select_option("role")
+    by_role = thumbs.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    previous = [head for head, roles in labels.items() if roles[0] == "previous"]
+    assert by_role[: len(previous)] == [
+        f"layer {head.replace('.', ', head ')}" for head in previous
+    ]
+    assert sorted(by_role) == sorted(by_layer)
+    thumbs.first.click()
+    page.keyboard.press("ArrowRight")
+    settled(page)
+    chosen = page.locator("svg.heads .thumb[aria-pressed=true]")
+    assert chosen.get_attribute("aria-label") == by_role[1]
 
 
 def test_background_is_blank_until_asked_for(sentence: Recording, opened: Open) -> None:

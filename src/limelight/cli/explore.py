@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -25,6 +26,10 @@ def explore(
     no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
 ) -> None:
     """Look at attention in the browser: type a text and see what every head attends to."""
+    # Threads that wait by spinning take the cores from the browser, and from one another where the
+    # machine is busy: a sentence then takes ten times as long. OpenMP reads this when torch loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
     from limelight.explorer.explore import installed_models
     from limelight.explorer.library import Library
     from limelight.explorer.server import serve

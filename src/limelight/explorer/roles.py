@@ -35,6 +35,7 @@ def roles(model: Model, corpus: str | None, turn: Turn) -> dict[str, Any]:
         found = heads(model, None if corpus is None else [corpus], progress=False)
     return {
         "texts": found.texts,
+        "labels": found.labels(),
         "roles": [
             {
                 "name": name,

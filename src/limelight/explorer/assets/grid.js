@@ -1,6 +1,7 @@
 // All heads, a small picture each: sorted, searched, one chosen or several laid over one another.
 
 import { html, number, shorten } from "../../views/page/assets/dom.js";
+import { byRole, roleTitle, shortRole } from "../../views/page/assets/roles.js";
 import { height, rgb } from "../../views/page/assets/scale.js";
 import { headColour } from "./overlay.js";
 
@@ -27,7 +28,9 @@ export function createGrid(app, { several } = { several: true }) {
   const tools = html("div", { class: "grid-tools" },
     html("label", {}, html("span", { class: "hint" }, "Sort "), sort), html("label", {}, html("span", { class: "hint" }, "Find "), search), blend, alone);
   let later = 0;
-  /** @type {{ button: HTMLButtonElement, canvas: HTMLCanvasElement, note: HTMLElement, layer: number, head: number, place: number }[]} */
+  /** @type {string[][]} of every head, where they were measured */
+  let roles = [];
+  /** @type {{ button: HTMLButtonElement, canvas: HTMLCanvasElement, note: HTMLElement, does: HTMLElement, layer: number, head: number, place: number }[]} */
   let thumbs = [];
   /** @type {ReadText | null} */
   let text = null;
@@ -35,27 +38,35 @@ export function createGrid(app, { several } = { several: true }) {
   let found = null;
   let painted = "";
   let searches = 0;
+  /** @type {Record<string, string[]> | undefined} */
+  let measuredBy;
 
   function build() {
     found = null;
     text = /** @type {ReadText} */ (app.text);
     const { spec } = text;
     const kept = sort.value;
-    const roles = Array.from(spec.patterns, (name) => html("option", { value: name }, `looks at ${PATTERN_NAMES[name] ?? name}`));
-    sort.replaceChildren(html("option", { value: "layer" }, "by layer"), ...roles, html("option", { value: "entropy" }, "sharpest first"));
+    const measured = app.roles.get(store.get().model);
+    measuredBy = measured;
+    roles = measured ? spec.layers.flatMap((layer) => spec.heads.map((head) => measured[`${layer}.${head}`] ?? [])) : spec.roles;
+    const here = Array.from(spec.patterns, (name) => html("option", { value: name }, `looks at ${PATTERN_NAMES[name] ?? name}`));
+    sort.replaceChildren(html("option", { value: "layer" }, "by layer"),
+      html("option", { value: "role", disabled: !roles.length }, roles.length ? "by role" : "by role: measure them under Heads"),
+      html("optgroup", { label: "in this text" }, ...here, html("option", { value: "entropy" }, "sharpest first")));
     sort.value = kept && [...sort.options].some((option) => option.value === kept) ? kept : "layer";
     const heads = spec.heads.length;
     thumbs = spec.layers.flatMap((_, layer) => spec.heads.map((__, head) => {
       const canvas = /** @type {HTMLCanvasElement} */ (html("canvas", { width: 1, height: 1 }));
       const note = html("span", { class: "note" });
+      const does = html("span", { class: "note role" });
       const place = layer * heads + head;
       const button = /** @type {HTMLButtonElement} */ (html("button", {
         type: "button", class: "cell", tabindex: -1,
         click: (/** @type {MouseEvent} */ event) => choose(layer, head, several && (event.shiftKey || event.ctrlKey || event.metaKey)),
         pointerenter: () => explain(place), focus: () => explain(place), pointerleave: () => explain(null),
         keydown: (/** @type {KeyboardEvent} */ event) => move(event, place),
-      }, canvas, note));
-      return { button, canvas, note, layer, head, place };
+      }, canvas, note, does));
+      return { button, canvas, note, does, layer, head, place };
     }));
     painted = "";
     arrange();
@@ -74,7 +85,7 @@ export function createGrid(app, { several } = { several: true }) {
 
   /** @param {KeyboardEvent} event @param {number} place */
   function move(event, place) {
-    const order = [...cells.children];
+    const order = [...cells.querySelectorAll(".cell")];
     const here = order.indexOf(thumbs[place].button);
     const columns = getComputedStyle(cells).gridTemplateColumns.split(" ").length;
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key];
@@ -96,17 +107,26 @@ export function createGrid(app, { several } = { several: true }) {
     if (!text) return;
     const by = values();
     const order = by ? [...thumbs].sort((a, b) => by[b.place] - by[a.place] || a.place - b.place) : thumbs;
-    cells.classList.toggle("ranked", by !== null);
+    const grouped = !by && sort.value === "role";
+    cells.classList.toggle("ranked", by !== null || grouped);
+    cells.classList.toggle("plain", grouped || !roles.length); // a role under each would say nothing new
     cells.style.setProperty("--heads", String(text.spec.heads.length * beside()));
     for (const thumb of thumbs) {
-      const { layer, head, place, note, button } = thumb;
+      const { layer, head, place, note, does, button } = thumb;
       const name = `${/** @type {ReadText} */ (text).spec.layers[layer]}.${/** @type {ReadText} */ (text).spec.heads[head]}`;
       const shown = by ? number(Math.abs(by[place]), sort.value === "entropy" && !found ? 2 : 3) : "";
       note.textContent = by ? `${name}  ${shown}` : name;
+      const names = roles[place] ?? [];
+      does.textContent = shortRole(names);
+      button.title = names.join(", ");
       button.setAttribute("aria-label", `Layer ${name.replace(".", ", head ")}${by ? `: ${shown}` : ""}`);
       button.classList.toggle("faint", found !== null && found[place] < 0.1);
     }
-    cells.replaceChildren(...order.map(({ button }) => button));
+    if (grouped) {
+      cells.replaceChildren(...byRole(roles).flatMap(({ role, places }) => [
+        html("h4", { class: "role-group", "data-role": role }, roleTitle(role), html("span", { class: "hint" }, ` ${places.length}`)),
+        ...places.map((place) => thumbs[place].button)]));
+    } else cells.replaceChildren(...order.map(({ button }) => button));
     mark(store.get());
   }
 
@@ -202,6 +222,7 @@ export function createGrid(app, { several } = { several: true }) {
       parts.push("  strongest ", html("bdi", { class: "asker" }, shorten(read.spec.queries.labels[best[0]], 20)), " → ",
         html("bdi", { class: "answer" }, shorten(read.spec.keys.labels[best[1]], 20)), " ", html("span", { class: "number" }, number(best[2])));
     }
+    if (roles[place]?.length) parts.push(`  ·  ${roles[place].join(", ")}`);
     const shares = read.spec.patterns.map((name, k) => /** @type {[string, number]} */ ([name, read.pattern(place, k)])).sort((a, b) => b[1] - a[1]);
     if (shares.length && shares[0][1] > 0.3) parts.push(`  ·  ${number(shares[0][1], 2)} on ${PATTERN_NAMES[shares[0][0]] ?? shares[0][0]}`);
     parts.push(`  ·  entropy ${number(read.spec.summary.entropy[place], 2)} bits`);
@@ -212,7 +233,7 @@ export function createGrid(app, { several } = { several: true }) {
     element: html("div", {}, tools, cells, caption),
     /** @param {import("./state.js").Chosen} state @param {boolean} redraw */
     update(state, redraw) {
-      if (text !== app.text) build();
+      if (text !== app.text || (app.roles.has(state.model) && app.roles.get(state.model) !== measuredBy)) build();
       const key = [state.background, state.log, app.scheme(), state.read].join();
       if (key !== painted) paint();
       painted = key;

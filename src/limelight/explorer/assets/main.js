@@ -17,6 +17,7 @@ import { createTyping } from "./typing.js";
  * @property {{ get: () => import("./state.js").Chosen, set: (change: Partial<import("./state.js").Chosen>) => void, watch: (watcher: (state: import("./state.js").Chosen, before: import("./state.js").Chosen) => void) => void }} store
  * @property {any} start what the server said at first
  * @property {ReadText | null} text
+ * @property {Map<string, Record<string, string[]>>} roles of the heads of a model, where they were measured here
  * @property {() => import("../../views/page/assets/numbers.js").Palette} palette
  * @property {() => string} scheme
  * @property {(message: string, kind?: string) => void} say
@@ -45,7 +46,7 @@ async function boot() {
   const reader = html("div", { class: "reading", hidden: true }, progress, html("button", { type: "button", class: "chip", click: () => cancel() }, "Cancel"));
   /** @type {App} */
   const app = {
-    store, start, text: null, palette, scheme,
+    store, start, text: null, roles: new Map(), palette, scheme,
     say: (message, kind = "") => { said.textContent = message; said.dataset.kind = kind; },
     fail, type,
   };

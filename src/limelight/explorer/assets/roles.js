@@ -42,6 +42,7 @@ export function create(app) {
   /** @param {any} found @param {string} model */
   function show(found, model) {
     note.textContent = `${model}, ${found.texts} texts`;
+    app.roles.set(model, found.labels); // the grid of all heads says them, too
     rows.replaceChildren(html("table", { class: "roles-table" },
       html("thead", {}, html("tr", {}, ...["role", "chance", "needed", "heads, by their score on held-out texts"].map((name) => html("th", { scope: "col" }, name)))),
       html("tbody", {}, ...found.roles.map((/** @type {any} */ role) => {

@@ -53,6 +53,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
 from limelight.colours import DARK, LIGHT
+from limelight.insight.head_labels import head_labels
 from limelight.insight.salience import (
     head_links,
     opening,
@@ -146,6 +147,7 @@ def description(
             "key": choice.key,
         },
         "summary": _summary(recording),
+        "roles": _roles(recording),
         "links": [_link(link) for link in salient_links(recording, 8)],
     }
 
@@ -297,6 +299,13 @@ def _summary(recording: Recording) -> dict[str, Any]:
         "entropy": [round(value, 4) for value in whole.entropy.flatten().tolist()],
         "distance": [round(value, 2) for value in whole.distance.flatten().tolist()],
     }
+
+
+def _roles(recording: Recording) -> list[list[str]]:
+    """What each head does, the clearest first; nothing of a model that was not measured."""
+    labels = head_labels(recording.model)
+    heads = ((layer, head) for layer in recording.layer_numbers for head in recording.head_numbers)
+    return [labels.get(f"{layer}.{head}", []) for layer, head in heads] if labels else []
 
 
 def _thumbs(recording: Recording) -> dict[str, Any]:

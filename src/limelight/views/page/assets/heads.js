@@ -1,6 +1,7 @@
 // All heads at once, a small picture each; choose one with pointer or arrow keys.
 
 import { FONT, html, number, scrolling, shorten, svg } from "./dom.js";
+import { byRole, roleTitle, shortRole } from "./roles.js";
 import { height, rgb } from "./scale.js";
 
 /** @typedef {import("./numbers.js").Spec} Spec */
@@ -9,6 +10,8 @@ import { height, rgb } from "./scale.js";
 const GAP = 5;
 const LEFT = 24;
 const TOP = 20;
+const WIDE = 48; // a picture with its gap, where they stand by role
+const ACROSS = 14; // of them in a row
 
 /**
  * @param {import("./store.js").Store} store
@@ -22,8 +25,12 @@ export function createHeads(store, spec) {
   const caption = html("p", { class: "caption", "aria-live": "polite" });
   const ramp = html("canvas", { class: "ramp", width: 64, height: 1, role: "img", "aria-label": "Colours from 0 to 1" });
   const cell = Math.floor(Math.min(72, Math.max(24, Math.min(720 / layers.length, 640 / heads)))); // with its gap
+  const room = spec.roles.length && cell >= 40 ? 11 : 0; // for a role under each picture
   const thumbs = [];
   let drawn = null;
+  const sort = html("select", { "aria-label": "Sort heads", change: () => { build(drawn); mark(drawn); } },
+    html("option", { value: "layer" }, "by layer"), html("option", { value: "role" }, "by role"));
+  const sorter = spec.roles.length ? html("label", { class: "sorter" }, "Sort ", sort) : "";
 
   function draw(view) {
     const before = drawn;
@@ -36,30 +43,61 @@ export function createHeads(store, spec) {
   function build(view) {
     paintRamp(ramp, view);
     const focused = thumbs.some(({ group }) => group === root.getRootNode().activeElement);
-    const width = LEFT + heads * cell;
-    const total = TOP + layers.length * cell;
+    const label = (text, x, y, anchor, size = 10.5) => svg("text", {
+      x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": size, fill: view.palette.muted,
+    }, text);
+    thumbs.length = 0;
+    const { parts, width, height: total } = sort.value === "role" ? rolesDown(view, label) : layersDown(view, label);
     root.setAttribute("viewBox", `0 0 ${width} ${total}`);
     root.setAttribute("width", width);
     root.setAttribute("height", total);
-    thumbs.length = 0;
+    root.replaceChildren(...parts, ...thumbs.map((each) => each.group));
+    if (focused) at(view.state.layer, view.state.head).focus();
+  }
+
+  function at(layer, head) {
+    return thumbs.find((each) => each.layer === layer && each.head === head).group;
+  }
+
+  function layersDown(view, label) {
+    const tall = cell + room;
     const parts = [];
-    const label = (text, x, y, anchor) => svg("text", {
-      x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": 10.5, fill: view.palette.muted,
-    }, text);
     for (let head = 0; head < heads; head += 1) {
       parts.push(label(String(spec.heads[head]), LEFT + head * cell + (cell - GAP) / 2, 9, "middle"));
     }
     layers.forEach((number_, layer) => {
-      parts.push(label(String(number_), LEFT - 8, TOP + layer * cell + (cell - GAP) / 2, "end"));
-      for (let head = 0; head < heads; head += 1) thumbs.push(thumb(view, layer, head));
+      const y = TOP + layer * tall;
+      parts.push(label(String(number_), LEFT - 8, y + (cell - GAP) / 2, "end"));
+      for (let head = 0; head < heads; head += 1) {
+        const x = LEFT + head * cell;
+        thumbs.push(thumb(view, layer, head, x, y, cell - GAP));
+        if (room) parts.push(label(shortRole(spec.roles[layer * heads + head]), x + (cell - GAP) / 2, y + cell + 1, "middle", 9));
+      }
     });
-    root.replaceChildren(...parts, ...thumbs.map((each) => each.group));
-    if (focused) thumbs[view.state.layer * heads + view.state.head].group.focus();
+    return { parts, width: LEFT + heads * cell, height: TOP + layers.length * tall };
   }
 
-  function thumb(view, layer, head) {
-    const side = cell - GAP;
-    const place = { x: LEFT + head * cell, y: TOP + layer * cell, width: side, height: side };
+  function rolesDown(view, label) {
+    const parts = [];
+    let y = 2;
+    for (const { role, places } of byRole(spec.roles)) {
+      const title = label(`${roleTitle(role)} · ${places.length}`, LEFT, y + 8, "start", 11.5);
+      title.setAttribute("fill", view.palette.ink);
+      parts.push(title);
+      y += 20;
+      places.forEach((place, k) => {
+        const [x, down] = [LEFT + (k % ACROSS) * WIDE, y + Math.floor(k / ACROSS) * (WIDE + 11)];
+        const [layer, head] = [Math.floor(place / heads), place % heads];
+        thumbs.push(thumb(view, layer, head, x, down, WIDE - GAP));
+        parts.push(label(`${layers[layer]}.${spec.heads[head]}`, x + (WIDE - GAP) / 2, down + WIDE + 1, "middle", 9));
+      });
+      y += Math.ceil(places.length / ACROSS) * (WIDE + 11) + 8;
+    }
+    return { parts, width: LEFT + ACROSS * WIDE, height: y };
+  }
+
+  function thumb(view, layer, head, x, y, side) {
+    const place = { x, y, width: side, height: side };
     const image = svg("image", {
       ...place, href: sketch(view, layer * heads + head), preserveAspectRatio: "none", "image-rendering": "pixelated",
     });
@@ -85,12 +123,12 @@ export function createHeads(store, spec) {
     if (!(event.key in steps)) return;
     event.preventDefault();
     const [down, right] = steps[event.key];
-    const to = {
-      layer: Math.min(Math.max(layer + down, 0), layers.length - 1),
-      head: Math.min(Math.max(head + right, 0), heads - 1),
-    };
-    store.set(to);
-    thumbs[to.layer * heads + to.head].group.focus();
+    const here = thumbs.findIndex((each) => each.layer === layer && each.head === head);
+    const to = sort.value === "role"
+      ? thumbs[Math.min(Math.max(here + right + down * ACROSS, 0), thumbs.length - 1)]
+      : { layer: Math.min(Math.max(layer + down, 0), layers.length - 1), head: Math.min(Math.max(head + right, 0), heads - 1) };
+    store.set({ layer: to.layer, head: to.head });
+    at(to.layer, to.head).focus();
   }
 
   function mark(view) {
@@ -117,12 +155,14 @@ export function createHeads(store, spec) {
         html("span", { class: "number" }, number(weight)),
       );
     }
+    const does = spec.roles[place] ?? [];
+    if (does.length) parts.push(`  ·  ${does.join(", ")}`);
     parts.push(`  ·  entropy ${number(spec.summary.entropy[place], 2)} bits  ·  reach ${number(spec.summary.distance[place], 1)} tokens`);
     caption.replaceChildren(...parts);
   }
 
   return {
-    element: html("div", {}, scrolling({ class: "frame" }, root), caption,
+    element: html("div", {}, sorter, scrolling({ class: "frame" }, root), caption,
       html("p", { class: "legend" }, "weight 0 ", ramp, " 1")),
     picture: root, draw, focus: () => {},
   };

@@ -37,6 +37,7 @@
  * @property {number[]} heads
  * @property {{ layer: number, head: number, query: number, key: number }} choice
  * @property {{ strongest: ([number, number, number] | null)[], entropy: number[], distance: number[] }} summary
+ * @property {string[][]} roles of every head, the clearest first; empty where they were not measured
  * @property {Pictures} thumbs
  * @property {Link[]} links
  * @property {{ light: Palette, dark: Palette }} colours
