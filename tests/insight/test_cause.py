@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from tests.seeing.hf_models import DECODERS
 from torch import Tensor, nn
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+)
 
 import limelight as ll
 from limelight.insight.cause import Cause
@@ -178,30 +186,97 @@ def test_a_row_that_has_almost_nothing_left_is_cut_exactly() -> None:
     assert change > 1e-4
 
 
-def test_hugging_face_models_and_plain_modules_are_served() -> None:
-    llama = DECODERS["llama"]()
-    found = ll.cause(llama, torch.randint(99, (7,)), 6, controls=4)
+class Plain(nn.Module):
+    """PyTorch's own encoder, as a user writes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(99, 32)
+        self.positions = nn.Parameter(torch.randn(16, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.encoder(self.embedding(ids) + self.positions[: ids.shape[1]])
+
+
+class CausalBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inputs, self.output = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.inputs(self.norm(x)).unflatten(-1, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+        heads = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + self.output(heads.transpose(1, 2).flatten(2))
+
+
+class Nano(nn.Module):
+    """A small GPT that gives (logits, loss), of its last token only where that is asked for."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.last = last
+        self.tokens, self.places = nn.Embedding(99, 32), nn.Embedding(16, 32)
+        self.blocks = nn.ModuleList([CausalBlock() for _ in range(2)])
+        self.head = nn.Linear(32, 99)
+
+    def forward(self, ids: Tensor) -> tuple[Tensor, None]:
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x[:, [-1]] if self.last else x), None
+
+
+FOREIGN: dict[str, Callable[[], nn.Module]] = {
+    "bert": lambda: BertModel(BertConfig(**_SIZES)),
+    "classifier": lambda: BertForSequenceClassification(BertConfig(**_SIZES)),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
+    ),
+    "llama": DECODERS["llama"],
+    "plain": Plain,
+    "nano": lambda: Nano(last=False),
+    "nano last": lambda: Nano(last=True),
+}
+_SIZES: dict[str, Any] = {
+    "vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 64, "hidden_act": "gelu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+@torch.no_grad()
+def test_models_of_others_are_served_and_their_cuts_are_those_made_by_hand(name: str) -> None:
+    torch.manual_seed(5)
+    model, ids = FOREIGN[name]().eval(), torch.randint(99, (7,))
+    for parameter in model.parameters():
+        parameter.mul_(2)
+    found = ll.cause(model, ids, 6, controls=4)
+    predicts = name in ("gpt2", "llama", "nano", "nano last")
+    assert found.measure == ("KL" if predicts else "1 − cosine")
     assert found.forbid.change.shape == (2, 4, 7)
-    assert float(found.forbid.change.max()) > 0
+    assert len(found.control_links) == 4
 
-    class Plain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(
-                ll.MultiheadAttention(16, 2, batch_first=True) for _ in range(2)
-            )
+    def end() -> Tensor:
+        outputs: Any = (model.bert if name == "classifier" else model)(ids[None])
+        if isinstance(outputs, tuple):
+            outputs = outputs[0]
+        elif not isinstance(outputs, Tensor):
+            outputs = outputs.logits if predicts else outputs.last_hidden_state
+        return outputs[0, -1].double()
 
-        def forward(self, x: Tensor) -> Tensor:
-            for layer in self.layers:
-                x = x + layer(x, x, x, need_weights=False)[0]
-            return x
-
-    plain = Plain().eval()
-    found = ll.cause(plain, torch.randn(5, 16), 2, controls=4)
-    assert found.forbid.change.shape == (2, 2, 5)
-    assert float(found.everywhere_forbid.change.max()) > 0
-    # its gradient × input against a small step
-    assert int(found.gradient.argmax()) == 2
+    before, (head, key) = end(), divmod(int(found.forbid.change[1].argmax()), 7)
+    with ll.cutting(model, [ll.Link(1, head, 6, key)]):
+        after = end()
+    if predicts:
+        p, q = before.log_softmax(-1), after.log_softmax(-1)
+        change = float((p.exp() * (p - q)).sum())
+    else:
+        change = float(1 - torch.cosine_similarity(before, after, dim=0))
+    assert float(found.forbid.change[1, head, key]) == pytest.approx(change, abs=1e-6, rel=1e-3)
+    assert change > 1e-6
+    assert bool((found.gradient > 0).all())
 
 
 def test_equal_weights_are_the_mean_of_the_values_that_may_be_seen() -> None:

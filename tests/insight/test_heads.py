@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 import limelight as ll
 from limelight.insight import head_measures as measures
@@ -174,3 +176,30 @@ def test_views_of_the_result(roles: HeadRoles, tmp_path: Any) -> None:
 def test_too_little_text_is_said(minilm: ll.Encoder) -> None:
     with pytest.raises(ll.LimelightError, match="two pieces of text"):
         ll.heads(minilm, ["only one short piece of text is here to be read"])
+
+
+def test_a_module_of_anyone_is_read_with_a_tokenizer() -> None:
+    """PyTorch's own encoder, one of whose heads is made to look at itself."""
+    torch.manual_seed(1)
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = torch.nn.Embedding(64, 16)
+            self.positions = torch.nn.Parameter(8 * torch.randn(1024, 16))
+            layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+            layer.self_attn.in_proj_weight.data[:16] = torch.eye(16)
+            layer.self_attn.in_proj_weight.data[16:32] = torch.eye(16)
+            self.encoder = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.encoder(self.embedding(ids) + self.positions[: ids.shape[1]])
+
+    letters = Tokenizer(models.WordLevel({chr(97 + at): at for at in range(26)} | {"?": 26}, "?"))
+    letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="?")
+    texts = [sentence.text * 2 for sentence in sentences(0)[:4]]
+    found = ll.heads(Plain().eval(), texts, tokenizer=tokenizer)
+    assert found.roles(0, 0)[0] == found.roles(0, 1)[0] == "self"
+    with pytest.raises(ll.LimelightError, match="has no tokenizer: give tokenizer="):
+        ll.heads(Plain().eval(), texts)

@@ -215,7 +215,7 @@ def cause(
             whose attention goes through limelight and that takes `b n` ids or `b n m` vectors.
         text: what it reads; for a module without tokenizer its input for one text, `n` or `n m`.
         token: the token that looks, by text or index.
-        tokenizer: of the Hugging Face model.
+        tokenizer: of a model that has none of its own, in transformers' form.
         controls: how many random links of other tokens are cut.
         seed: of the random links, the directions of the gradients, and the bootstrap.
         progress: whether to show a bar; where a person looks on unless given.

@@ -306,6 +306,8 @@ def syntax(
     for row, (sentence, _, places, aside) in enumerate(group):
         for relation in RELATIONS:
             for one, two in sentence.pairs(relation):
+                if not places[one] or not places[two]:  # a word that the tokenizer cannot spell
+                    continue
                 for way, (asks, answers) in (("→", (one, two)), ("←", (two, one))):
                     query, keys = places[asks][-1], places[answers]
                     name = f"{relation} {way}"

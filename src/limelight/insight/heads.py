@@ -232,9 +232,10 @@ def heads(
     A view labels heads by `labels()`, or at once by `head_labels("minilm")`: "layer.head" → roles.
 
     Args:
-        model: a name or path for `load`, one of our models, or a Hugging Face model.
+        model: a name or path for `load`, one of our models, a Hugging Face model, or any module
+            that takes `b n` token ids and gives `b n c`.
         texts: running text, streamed: a corpus of any size; plain sentences unless given.
-        tokenizer: of the Hugging Face model.
+        tokenizer: of a model that has none of its own, in transformers' form.
         seed: of the probes.
         progress: whether to show a bar; where a person looks on unless given.
     """
@@ -309,7 +310,7 @@ def random_vocabulary(
         return _without(model.config.vocabulary, known.special), begin
     foreign: Any = tokenizer
     if foreign is None:
-        raise OptionError("a Hugging Face model needs its tokenizer= to read a text")
+        raise OptionError("a model without a tokenizer of its own needs tokenizer= to read texts")
     opened = foreign("a")["input_ids"]
     special = set(foreign.all_special_ids)
     begin = opened[0] if opened[0] in special else foreign.bos_token_id

@@ -89,7 +89,7 @@ def read(
         model: a name or path for `load`, one of our models, a Hugging Face model, or any module
             that takes `b n` token ids or `b n m` vectors and gives `b n c`.
         text: what to read; for a module without a tokenizer its input for one text, `n` or `n m`.
-        tokenizer: of the Hugging Face model.
+        tokenizer: of a model that has none of its own, in transformers' form.
     """
     if isinstance(model, str | Path):
         model = load(model)
@@ -106,12 +106,7 @@ def read(
         return _own(model, text)
     if is_hugging_face(model):
         return _hugging_face(model, text, tokenizer)
-    if isinstance(text, str):
-        raise OptionError(
-            f"a {type(model).__name__} has no tokenizer: give the input of one text as a tensor, "
-            "n token ids or n m vectors"
-        )
-    return _plain(model, text)
+    return _plain(model, text, tokenizer)
 
 
 def is_hugging_face(model: nn.Module) -> bool:
@@ -201,39 +196,96 @@ def _hugging_face(
 
     def run(rows: Tensor, place: int | Tensor) -> Tensor:
         outputs: Any = foreign(input_ids=rows)
-        found = outputs.logits if predicts else outputs.last_hidden_state
-        return found[:, place]
+        return (outputs.logits if predicts else outputs.last_hidden_state)[:, place]
 
     predicts = foreign.can_generate()
     if not predicts:  # what stands on the encoder, a classifier say, is not asked
         body: Any = foreign.base_model
         foreign = body
     embedding: Any = foreign.get_input_embeddings()
-    known: Any = tokenizer
-    piece: Callable[[int], str] = str if known is None else lambda token: str(known.decode([token]))
+    piece = str if tokenizer is None else _decoder(tokenizer)
     return Reading(foreign, type(model).__name__, ids, tokens, predicts, run, embedding, piece)
 
 
-def _plain(model: nn.Module, inputs: Tensor) -> Reading:
+def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
+    """A token id as text."""
+    known: Any = tokenizer
+    return lambda token: str(known.decode([token]))
+
+
+def _plain(
+    model: nn.Module, text: str | Tensor, tokenizer: PreTrainedTokenizerBase | None
+) -> Reading:
+    """Any module: what it says of the next token, where it is a causal model with logits."""
+    name = type(model).__name__
+    piece: Callable[[int], str] = str
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise OptionError(
+                f"a {name} has no tokenizer: give tokenizer=, or the input of one text as a "
+                "tensor, n token ids or n m vectors"
+            )
+        inputs, tokens = _by_tokenizer(text, tokenizer)
+        piece = _decoder(tokenizer)
+    else:
+        inputs, tokens = text, _numbered(text)
     if inputs.ndim not in (1, 2) or (inputs.ndim == 1) == inputs.is_floating_point():
         raise OptionError(
             "the input of one text must be n token ids or n m vectors, found "
             f"{inputs.dtype} of shape {tuple(inputs.shape)}"
         )
+    embedding = next((part for part in model.modules() if isinstance(part, nn.Embedding)), None)
+    with at_rest(model), torch.no_grad():
+        ends = _first_tensor(model(inputs[None]))
+        predicts = _predicts(model, inputs, ends, embedding)
+    last_only = predicts and ends.shape[1] == 1 < len(inputs)
 
     def run(rows: Tensor, place: int | Tensor) -> Tensor:
-        found: Any = model(rows)
-        found = found[0] if isinstance(found, tuple | list) else found
-        if not isinstance(found, Tensor) or found.ndim != 3 or found.shape[:2] != rows.shape[:2]:
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-            raise OptionError(
-                f"model must give a tensor (b, n, c) for {tuple(rows.shape)}, found {shape}"
-            )
-        return found[:, place]
+        if last_only and isinstance(place, Tensor):
+            # a causal model that answers for its last token only is asked once for each
+            return torch.stack([_first_tensor(model(rows[:, : p + 1]))[:, -1] for p in place], 1)
+        ends = _first_tensor(model(rows))
+        return ends[:, -1] if last_only else ends[:, place]
 
-    embedding = next((part for part in model.modules() if isinstance(part, nn.Embedding)), None)
-    name = type(model).__name__
-    return Reading(model, name, inputs, _numbered(inputs), False, run, embedding)
+    if not last_only and (ends.ndim != 3 or ends.shape[1] != len(inputs)):
+        raise OptionError(
+            f"model must give a tensor (b, n, c) for {(1, *inputs.shape)}, "
+            f"found {tuple(ends.shape)}"
+        )
+    return Reading(model, name, inputs, tokens, predicts, run, embedding, piece)
+
+
+def _first_tensor(output: Any) -> Tensor:
+    """What a module gives, or the first of it, as (logits, loss)."""
+    first = output[0] if isinstance(output, tuple | list) else output
+    if not isinstance(first, Tensor):
+        raise OptionError(f"model must give a tensor (b, n, c), found {type(first).__name__}")
+    return first
+
+
+def _predicts(
+    model: nn.Module, inputs: Tensor, ends: Tensor, embedding: nn.Embedding | None
+) -> bool:
+    """Whether a module gives logits of its vocabulary and no token sees the ones behind it."""
+    logits = embedding is not None and ends.ndim == 3 and ends.shape[-1] == embedding.num_embeddings
+    if not logits or inputs.is_floating_point() or len(inputs) < 2:
+        return False
+    if ends.shape[1] == 1:
+        return True
+    other = inputs.clone()
+    other[-1] = (other[-1] + 1) % ends.shape[-1]
+    changed = _first_tensor(model(other[None]))
+    return bool(torch.allclose(changed[:, :-1], ends[:, :-1], atol=1e-5))
+
+
+def _by_tokenizer(
+    text: str, tokenizer: PreTrainedTokenizerBase
+) -> tuple[Tensor, tuple[Token, ...]]:
+    from limelight.seeing.watching.hf_tokens import tokens_of_ids
+
+    encoded: Any = tokenizer(text, return_tensors="pt")
+    ids = encoded["input_ids"][0]
+    return ids, tokens_of_ids(tokenizer, ids.tolist(), len(ids), text)[1]
 
 
 def _numbered(inputs: Tensor) -> tuple[Token, ...]:
