@@ -297,6 +297,12 @@ def test_the_way_of_a_word_is_the_library_s(opened: Opened) -> None:
     until(page, "document.querySelector('.meaning .code').textContent.includes('ripe')")
     assert shown() == expected(ll.shift("apple", [sentences[0], "The apple is ripe."], groups))
     until(page, "location.hash.includes('colour')")
+    # the words of a group in another sentence
+    page.fill("[aria-label^='The sentence that the words']", "We saw the {} there.")
+    until(page, "document.querySelector('.meaning .code').textContent.includes('We saw')")
+    template = "We saw the {} there."
+    way = ll.shift("apple", [sentences[0], "The apple is ripe."], groups, template=template)
+    assert shown() == expected(way)
     # a sentence without the word is left out, and marked
     page.fill("[aria-label='The second sentence']", "Pears are ripe.")
     until(page, "document.querySelectorAll('.meaning [data-sentence]').length === 1")

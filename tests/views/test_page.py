@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
+import limelight as ll
 from limelight.insight.head_labels import head_labels
 from limelight.seeing.recording.recording import Recording
 from views.pointing import said_at, settled
@@ -250,3 +252,56 @@ def test_on_a_phone_what_goes_on_sideways_fades_and_the_steps_fit(
     steps = page.locator(".card.steps-card .scrolls").first
     assert steps.evaluate("frame => frame.scrollWidth - frame.clientWidth") <= 0
     assert page.get_by_role("columnheader", name="value").is_visible()
+
+
+def test_a_picture_is_lit_where_a_patch_looks(opened: Open) -> None:
+    torch.manual_seed(0)
+    config = ll.Config.vit(image=(64, 96), patch=16, width=32, layers=3, heads=4)
+    model = ll.VisionEncoder(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6 if parameter.ndim > 1 else 1)  # far from uniform
+    pixels = torch.randint(0, 255, (64, 96, 3), dtype=torch.uint8)
+    rec = ll.look(pixels.numpy(), model=model)
+    page = opened(rec)
+
+    def lit() -> torch.Tensor:
+        settled(page)
+        veils = page.locator(".patches .patch").evaluate_all(
+            "all => all.map(one => Number(one.getAttribute('fill-opacity')))"
+        )
+        return (1 - torch.tensor(veils) / 0.82) ** 2  # of the brightest
+
+    def brightness(weights: torch.Tensor) -> torch.Tensor:
+        return weights[1:].float() / weights[1:].max()
+
+    page.get_by_label("Layer", exact=True).select_option("1")
+    page.get_by_label("Head", exact=True).select_option("2")
+    page.locator(".patches .patch").nth(8).click()
+    page.mouse.move(0, 0)
+    expected = brightness(rec.weights(1, 2)[9])
+    torch.testing.assert_close(lit(), expected, atol=5e-3, rtol=0)
+    page.get_by_role("button", name="Rollout over all layers").click()
+    shares = ll.rollout(rec, 9).shares
+    torch.testing.assert_close(lit(), brightness(shares), atol=5e-3, rtol=0)
+    page.get_by_role("button", name="[CLS]").first.click()
+    page.mouse.move(0, 0)
+    torch.testing.assert_close(lit(), brightness(ll.rollout(rec, 0).shares), atol=5e-3, rtol=0)
+    assert "[CLS] is made of" in page.locator(".picture-card .caption").inner_text()
+
+
+def test_tokens_are_held_by_touch(sentence: Recording, opened: Open) -> None:
+    page = opened(sentence, viewport={"width": 390, "height": 844}, has_touch=True)
+    page.get_by_role("button", name="Let go").tap()
+    page.get_by_role("button", name="Hold several").tap()
+    for word in ("because", "tired"):
+        page.locator(".sentence .token", has_text=word).tap()
+    both = sentence.row(3, 1, ["because", "tired"])
+    both[[0, 4, 14, 15]] = 0
+    told = page.locator(".story").inner_text()
+    assert told.startswith("because + tired look at ")
+    assert f"{sentence.tokens[int(both.argmax())].text} {both.max():.3f}" in told
+    page.locator(".sentence .token", has_text="because").tap()
+    assert page.locator(".story").inner_text().startswith("tired looks at ")
+    page.get_by_role("button", name="Let go").tap()
+    assert page.locator(".sentence .token[aria-pressed=true]").count() == 0

@@ -7,6 +7,7 @@ from typing import Any
 from limelight.colours import DARK, LIGHT
 from limelight.explorer.asks import MOST_LETTERS, MOST_TOKENS
 from limelight.explorer.library import Library
+from limelight.insight.shift import TEMPLATE
 from limelight.version import __version__
 
 EXAMPLES = [
@@ -50,6 +51,7 @@ def start(library: Library) -> dict[str, Any]:
         "models": library.names,
         "recording": library.shown,
         "examples": EXAMPLES,
+        "template": TEMPLATE,
         "limits": {"letters": MOST_LETTERS, "tokens": MOST_TOKENS},
         "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
     }

@@ -30,6 +30,7 @@ export function create(app) {
   const word = /** @type {HTMLInputElement} */ (html("input", { class: "find", "aria-label": "The word that is followed", spellcheck: "false", maxlength: 80, input: () => edit({ word: word.value.trim() }) }));
   const other = /** @type {HTMLTextAreaElement} */ (html("textarea", { class: "type small", rows: 1, "aria-label": "The second sentence", spellcheck: "false", maxlength: 4000, input: () => edit({ other: other.value }) }));
   const groups = /** @type {HTMLTextAreaElement} */ (html("textarea", { class: "type small groups", rows: 3, "aria-label": "Groups of words, a line each", spellcheck: "false", maxlength: 2000, input: () => edit({ groups: groups.value }) }));
+  const template = /** @type {HTMLInputElement} */ (html("input", { class: "find", "aria-label": "The sentence that the words of a group stand in, {} for the word", placeholder: start.template, spellcheck: "false", maxlength: 200, input: () => edit({ template: template.value.trim() }) }));
   const story = html("p", { class: "story", "aria-live": "polite" });
   const chart = html("div", { class: "drawing" });
   const plane = html("div", { class: "drawing" });
@@ -40,7 +41,8 @@ export function create(app) {
     html("div", { class: "meaning-ask" },
       html("label", {}, html("span", { class: "hint" }, "word"), word),
       html("label", {}, html("span", { class: "hint" }, "here, and in"), other),
-      html("label", {}, html("span", { class: "hint" }, "groups, a line each: name = words"), groups)),
+      html("label", {}, html("span", { class: "hint" }, "groups, a line each: name = words"), groups),
+      html("label", {}, html("span", { class: "hint" }, "their words read in, {} stands for each"), template)),
     story,
     html("div", { class: "grid" },
       html("section", { class: "card", "aria-label": "Nearness to each group" }, html("h3", {}, "Nearness to each group"), html("p", { class: "hint" }, "cosine with the mean of the group, layer by layer"), chart,
@@ -62,14 +64,16 @@ export function create(app) {
     const second = state.other || sibling;
     const followed = times(state.text, state.word) === 1 ? state.word : aWord(state.text);
     const toward = state.groups || GROUPS[followed.toLowerCase()] || PLAIN;
-    const fields = /** @type {[HTMLInputElement | HTMLTextAreaElement, string][]} */ ([[word, followed], [other, second], [groups, toward]]);
+    const fields = /** @type {[HTMLInputElement | HTMLTextAreaElement, string][]} */ ([[word, followed], [other, second], [groups, toward], [template, state.template]]);
     for (const [field, value] of fields) if (document.activeElement !== field && field.value !== value) field.value = value;
     for (const field of [other, groups]) { field.style.height = "auto"; field.style.height = `${field.scrollHeight + 2}px`; }
     word.setAttribute("aria-invalid", String(state.word !== "" && times(state.text, state.word) !== 1));
     other.setAttribute("aria-invalid", String(second !== "" && times(second, followed) !== 1));
     const both = [state.text, ...(second.trim() && second !== state.text && times(second, followed) === 1 ? [second] : [])];
     const parsed = understood(toward);
-    const ask = { model: state.model, word: followed, sentences: both, groups: parsed };
+    const fits = state.template.split("{}").length === 2;
+    template.setAttribute("aria-invalid", String(state.template !== "" && !fits));
+    const ask = { model: state.model, word: followed, sentences: both, groups: parsed, ...(fits ? { template: state.template } : {}) };
     const now = JSON.stringify(ask);
     if (!followed || !Object.keys(parsed).length) {
       story.textContent = followed ? "Name a group and its words: fruit = banana, pear" : "No word stands exactly once in this text.";

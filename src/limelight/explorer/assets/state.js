@@ -25,6 +25,7 @@
  * @property {string} otherModel
  * @property {string} word whose meaning is followed
  * @property {string} groups a line each: name = words
+ * @property {string} template what the words of a group are read in
  * @property {number} read counts the texts that were read
  */
 
@@ -34,7 +35,7 @@ export function opening() {
     model: "", text: "", panel: "attention", layer: 0, head: 0, others: [], blend: "colours", valued: false,
     locked: null, held: [], query: null, key: null, target: null, tile: null,
     background: false, log: false, words: false, scheme: "auto", systemDark: false,
-    other: "", otherModel: "", word: "", groups: "", read: 0,
+    other: "", otherModel: "", word: "", groups: "", template: "", read: 0,
   };
 }
 
@@ -54,7 +55,7 @@ export function written(state) {
   const flags = FLAGS.filter((name) => state[name]);
   if (flags.length) parts.set("show", flags.join("."));
   if (state.other) parts.set("other", state.other.slice(0, 4000));
-  for (const name of /** @type {const} */ (["otherModel", "word", "groups"])) if (state[name]) parts.set(name, state[name]);
+  for (const name of /** @type {const} */ (["otherModel", "word", "groups", "template"])) if (state[name]) parts.set(name, state[name]);
   return `#${parts}`;
 }
 
@@ -65,7 +66,7 @@ export function understood(hash) {
   const valid = (/** @type {number[]} */ all) => all.every((each) => Number.isInteger(each) && each >= 0 && each < 1e6);
   /** @type {Partial<Chosen>} */
   const state = {};
-  for (const name of /** @type {const} */ (["model", "text", "panel", "other", "otherModel", "word", "groups"])) {
+  for (const name of /** @type {const} */ (["model", "text", "panel", "other", "otherModel", "word", "groups", "template"])) {
     const value = parts.get(name);
     if (value) state[name] = value;
   }

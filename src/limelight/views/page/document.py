@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_max_pool2d
+from torch.nn.functional import adaptive_avg_pool2d, adaptive_max_pool2d
 
 from limelight.colours import DARK, LIGHT
 from limelight.insight.head_labels import head_labels
@@ -90,6 +90,10 @@ THUMB = 48
 """Rows and columns of a head's small picture, at most."""
 MOST_SHADES = 140_000
 """Cells of all small pictures of a file together, so that a sentence stays under 1 MB."""
+MOST_PIXELS = 512
+"""Along the longer side of a picture."""
+MOST_ROLLED = 1024
+"""Tokens of a picture whose rollout travels: 4 MB before it is deflated."""
 TILE = 32
 """Tokens on the side of an exact tile of a long text."""
 MOST_TILES = 6
@@ -116,6 +120,7 @@ def header(
     return {
         **description(recording, layer, head),
         "thumbs": _thumbs(recording),
+        "picture": _picture(recording),
         "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
     }
 
@@ -306,6 +311,34 @@ def _roles(recording: Recording) -> list[list[str]]:
     labels = head_labels(recording.model)
     heads = ((layer, head) for layer in recording.layer_numbers for head in recording.head_numbers)
     return [labels.get(f"{layer}.{head}", []) for layer, head in heads] if labels else []
+
+
+def _picture(recording: Recording) -> dict[str, Any] | None:
+    """The picture that the tokens are patches of, and what each is made of after all layers."""
+    picture = recording.picture
+    if picture is None:
+        return None
+    pixels = picture.pixels
+    longest = max(pixels.shape[:2])
+    if longest > MOST_PIXELS:
+        height, width = (max(1, side * MOST_PIXELS // longest) for side in pixels.shape[:2])
+        smaller = adaptive_avg_pool2d(pixels.permute(2, 0, 1).float(), (height, width))
+        pixels = smaller.round().to(torch.uint8).permute(1, 2, 0)
+    shares: Tensor | None = None
+    if len(recording.tokens) <= MOST_ROLLED and recording.layers[0].source is not None:
+        shares = torch.eye(len(recording.tokens))
+        for seen in recording.layers:
+            mean = seen.dense()[0].float().cpu().nan_to_num(0.0, 0.0, 0.0).mean(0)
+            shares = (shares + mean @ shares) / 2
+    return {
+        "rows": picture.rows,
+        "columns": picture.columns,
+        "leading": picture.leading,
+        "height": pixels.shape[0],
+        "width": pixels.shape[1],
+        "pixels": packed(pixels),
+        "rollout": None if shares is None else packed(shares),
+    }
 
 
 def _thumbs(recording: Recording) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import { savePng, saveSvg } from "./exports.js";
 import { createHeads } from "./heads.js";
 import { createHeatmap } from "./heatmap.js";
 import { readHead, readHeader } from "./numbers.js";
+import { createPicture } from "./picture.js";
 import { createSentence } from "./sentence.js";
 import { createSteps } from "./steps.js";
 import { createStore } from "./store.js";
@@ -40,7 +41,7 @@ export async function mount(host, document_, css, keys, parts) {
   const store = createStore(opening(spec));
   const panels = createPanels(store, spec);
   const controls = createControls(store, spec);
-  const page = html("article", { class: "limelight" },
+  const page = html("article", { class: spec.picture ? "limelight pictured" : "limelight" },
     header(spec, controls), spec.warning ? html("p", { class: "warning", role: "alert" }, spec.warning) : "",
     panels.sentence.element, grid(panels, store, spec), footer(spec));
   root.replaceChildren(page);
@@ -114,6 +115,7 @@ function opening(spec) {
 
 function createPanels(store, spec) {
   return {
+    ...(spec.picture ? { picture: createPicture(store, spec) } : {}),
     sentence: createSentence(store),
     heatmap: createHeatmap(store),
     arcs: createArcs(store),
@@ -159,6 +161,7 @@ function grid(panels, store, spec) {
       panel.picture ? savers(panel.picture, store, spec, title, name) : ""),
     panel.element);
   return html("main", { class: "grid" },
+    panels.picture ? card("Picture", "lit where the chosen patch looks", panels.picture, "picture-card") : "",
     card("Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
     card("Links", "left asks, right answers", panels.arcs, "arcs"),
     card("Worth a look", "strong links that neither their key nor their offset explains", panels.worth, "worth-card"),

@@ -25,6 +25,9 @@
  *
  * @typedef {{ rows: number, columns: number, plain: Uint8Array, all: Uint8Array }} Pictures
  *
+ * A picture cut into patches, after `leading` other tokens; `rollout` n n: what each token is made of after all layers.
+ * @typedef {{ rows: number, columns: number, leading: number, width: number, height: number, pixels: Uint8Array, rollout: Float32Array | null }} Picture
+ *
  * The header, its pictures unpacked.
  * @typedef {object} Spec
  * @property {string} title
@@ -40,6 +43,7 @@
  * @property {string[][]} roles of every head, the clearest first; empty where they were not measured
  * @property {Pictures} thumbs
  * @property {Link[]} links
+ * @property {Picture | null} [picture] whose patches the tokens are
  * @property {{ light: Palette, dark: Palette }} colours
  *
  * @typedef {object} Channels
@@ -135,7 +139,15 @@ async function pictures(packed) {
  * @returns {Promise<Spec>}
  */
 export async function readHeader(document_) {
-  return { ...document_, keys: document_.keys ?? document_.queries, thumbs: await pictures(document_.thumbs) };
+  const { picture } = document_;
+  return {
+    ...document_, keys: document_.keys ?? document_.queries, thumbs: await pictures(document_.thumbs),
+    picture: picture ? {
+      ...picture,
+      pixels: new Uint8Array(await inflate(picture.pixels)),
+      rollout: picture.rollout ? new Float32Array(await inflate(picture.rollout)) : null,
+    } : null,
+  };
 }
 
 /**

@@ -23,6 +23,12 @@ export function createSentence(store) {
     keydown: (/** @type {KeyboardEvent} */ event) => move(event),
   });
   const story = html("p", { class: "story", "aria-live": "polite" });
+  const hold = html("button", {
+    type: "button", class: "quiet hold", "aria-pressed": "false",
+    title: "Each token that is clicked is held with the others, and their rows add up (or click with Shift)",
+    click: () => { several = !several; hold.setAttribute("aria-pressed", String(several)); },
+  }, "Hold several");
+  const release = html("button", { type: "button", class: "quiet", click: () => store.set({ locked: null, held: [], key: null }) }, "Let go");
   const more = html("button", { type: "button", class: "quiet more", click: () => { open = !open; draw(drawn); } });
   /** @type {Map<number, HTMLButtonElement>} */
   let buttons = new Map();
@@ -30,6 +36,7 @@ export function createSentence(store) {
   let tokens = [];
   let built = "";
   let open = false;
+  let several = false;
   /** @type {View} */
   let drawn;
 
@@ -60,7 +67,7 @@ export function createSentence(store) {
       pointerenter: () => hover(token),
       focus: () => hover(token),
       blur: () => store.set({ query: null, key: null }),
-      click: (/** @type {MouseEvent} */ event) => lock(token, event.shiftKey || event.ctrlKey || event.metaKey),
+      click: (/** @type {MouseEvent} */ event) => lock(token, several || event.shiftKey || event.ctrlKey || event.metaKey),
     }, shorten(view.rows.labels[token], 40)))]));
     /** @type {Node[]} */
     const parts = [];
@@ -82,7 +89,8 @@ export function createSentence(store) {
   /** @param {number} token @param {boolean} more besides those already held */
   function lock(token, more) {
     const { locked, held = [] } = store.get();
-    if (more && locked !== null && locked !== token) {
+    if (more && locked === token && held.length) store.set({ locked: held[0], held: held.slice(1), key: null });
+    else if (more && locked !== null && locked !== token) {
       store.set({ held: held.includes(token) ? held.filter((each) => each !== token) : [...held, token], key: null });
     } else store.set({ locked: locked === token ? null : token, held: [], key: null });
   }
@@ -117,11 +125,12 @@ export function createSentence(store) {
       button.classList.toggle("background", view.background.has(token) && !twoSided);
       button.setAttribute("aria-pressed", String(state.locked !== null && rows.includes(token)));
     });
+    release.hidden = state.locked === null;
     story.replaceChildren(...tell(view, rows));
   }
 
   return {
-    element: html("section", { class: "hero" }, list, story, more),
+    element: html("section", { class: "hero" }, list, story, html("div", { class: "holds" }, hold, release, more)),
     draw,
     focus,
     reveal: (/** @type {number} */ row) => { if (buttons.has(row)) reveal(list, buttons.get(row)); },
