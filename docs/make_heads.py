@@ -38,20 +38,35 @@ def ablation(roles: HeadRoles, found: Ablation) -> str:
     best = ", ".join(
         f"layer {layer} head {head} ({score:.2f})" for layer, head, score in roles.top("induction")
     )
-    more = sum(found.without > loss for loss in found.random)
     mean = sum(found.random) / len(found.random)
+    median = sorted(found.random)[len(found.random) // 2]
+    more = sum(found.without > loss for loss in found.random)
     return (
         "### The induction heads, taken out\n\n"
         f"{given} heads have the induction role. The five strongest: {best}.\n\n"
         "The opening token and 48 random tokens twice: on the second run the loss is "
         f"{found.whole:.2f} nats a token with all heads, {found.without:.2f} without these five, "
-        f"and {mean:.2f} on average without five others drawn at random "
-        f"({min(found.random):.2f} to {max(found.random):.2f} over "
-        f"{len(found.random)} draws). Taking out the induction heads costs more than {more} "
-        f"of the {len(found.random)} random draws. Zeroing a head also takes "
-        "away whatever else it "
-        "did, and other heads may step in: this says that these "
-        "heads matter for copying here, not that they are all that does."
+        f"and without five others drawn at random {mean:.2f} on average, {median:.2f} in the "
+        f"median ({min(found.random):.2f} to {max(found.random):.2f} over {len(found.random)} "
+        f"draws). Taking out the induction heads costs more than {more} of the "
+        f"{len(found.random)} random draws{exceptions(found)}. Zeroing a head also takes away "
+        "whatever else it did, and other heads may step in: this says that these heads matter "
+        "for copying here, not that they are all that does."
+    )
+
+
+def exceptions(found: Ablation) -> str:
+    """The draws that cost as much, by name: what a random head does is not nothing."""
+    worse = [
+        ", ".join(f"{layer}·{head}" for layer, head in sorted(heads))
+        for heads, loss in zip(found.drawn, found.random, strict=True)
+        if loss >= found.without
+    ]
+    if not worse:
+        return ""
+    return (
+        f"; the other {len(worse)} took out {' and '.join(worse)}. Some single heads, those of the "
+        "first layers above all, are needed by everything that follows, copying included"
     )
 
 

@@ -26,24 +26,20 @@ def cause(
     it, and each token is hidden from all others. Beside it: weight, value-weighted attention,
     rollout, gradient x input, and how alike they rank.
     """
+    from limelight.cli.results import give
     from limelight.files import check_writable
     from limelight.insight import cause as insight
 
     if save is not None:
         check_writable(save)
-    found = insight.cause(
+    result = insight.cause(
         model, text, int(token) if token.lstrip("-").isdecimal() else token,
         controls=controls, seed=seed,
     )  # fmt: skip
-    if save is not None:
-        found.save(save)
-    if json:
-        print(found.to_json())
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(found.table(), found.link_table(links), found.correlation_table())
-    console.print(found.verdict, markup=False)
-    if save is not None:
-        console.print(f"Wrote {save}.", markup=False)
+    give(
+        result,
+        [result.table(), result.link_table(links), result.correlation_table()],
+        save=save,
+        json=json,
+        verdict=result.verdict,
+    )

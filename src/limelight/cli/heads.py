@@ -26,26 +26,15 @@ def heads(
     A role is given only where it beats its chance level by a stated margin on texts and words that
     the head was not chosen by.
     """
+    from limelight.cli.results import give
     from limelight.files import check_writable
     from limelight.insight import heads as insight
 
     if save is not None:
         check_writable(save)
     texts = None if not corpus else _lines(_checked(corpus))
-    found = insight.heads(model, texts, seed=seed)
-    if save is not None:
-        found.save(save)
-    if json:
-        print(found.to_json())
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(found.table())
-    if each:
-        console.print(found.head_table())
-    if save is not None:
-        console.print(f"Wrote {save}.", markup=False)
+    result = insight.heads(model, texts, seed=seed)
+    give(result, [result.table(), *([result.head_table()] if each else [])], save=save, json=json)
 
 
 def _checked(files: list[Path]) -> list[Path]:

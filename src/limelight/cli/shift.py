@@ -25,6 +25,7 @@ def shift(
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show how a word's vector moves toward groups of words, layer by layer."""
+    from limelight.cli.results import give
     from limelight.errors import OptionError
     from limelight.files import check_writable
     from limelight.insight import shift as insight
@@ -37,15 +38,5 @@ def shift(
             raise OptionError(f"--toward must be NAME=WORD,WORD,..., found {option!r}")
     if save is not None:
         check_writable(save)
-    found = insight.shift(word, sentences, groups, model=model, template=template)
-    if save is not None:
-        found.save(save)
-    if json:
-        print(found.to_json())
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(found.table())
-    if save is not None:
-        console.print(f"Wrote {save}.", markup=False)
+    result = insight.shift(word, sentences, groups, model=model, template=template)
+    give(result, [result.table()], save=save, json=json)

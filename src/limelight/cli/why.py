@@ -28,6 +28,7 @@ def why(
     Without --key: what the head wrote into the query, by the tokens it took it from, by the sources
     of their values, and by the directions of the head's output.
     """
+    from limelight.cli.results import give
     from limelight.files import check_writable
     from limelight.insight.sources import split_model
     from limelight.insight.why import why as split_score
@@ -46,19 +47,10 @@ def why(
         result = split_output(rec, layer, head, asks, model=whole)
     else:
         result = split_score(rec, layer, head, asks, _pick(key), model=whole)
-    if save is not None:
-        result.save(save)
-    if json:
-        print(result.to_json())
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(result.table())
+    tables = [result.table()]
     if isinstance(result, Wrote):
-        console.print(result.direction_table())
-    if save is not None:
-        console.print(f"Wrote {save}.", markup=False)
+        tables.append(result.direction_table())
+    give(result, tables, save=save, json=json)
 
 
 def _pick(token: str) -> int | str:

@@ -54,6 +54,8 @@ class Ablation(NamedTuple):
     """without these"""
     random: tuple[float, ...]
     """without as many others, for each draw"""
+    drawn: tuple[tuple[Head, ...], ...]
+    """those others"""
 
 
 def ablate_role(
@@ -82,15 +84,17 @@ def ablate_role(
     rows, size = repeated_rows(vocabulary, begin, seed + 1000)
     generator = generator_for(seed, 5)
     sets = [
-        [others[at] for at in torch.randperm(len(others), generator=generator)[:count].tolist()]
+        tuple(
+            others[at] for at in torch.randperm(len(others), generator=generator)[:count].tolist()
+        )
         for _ in range(draws)
     ]
     losses: list[float] = []
     with at_rest(model):
-        for heads in tracked([[], chosen, *sets], "ablating", draws + 2, progress=progress):
+        for heads in tracked([(), chosen, *sets], "ablating", draws + 2, progress=progress):
             with ablating(model, heads):
                 losses.append(_loss(model, rows, size))
-    return Ablation(chosen, losses[0], losses[1], tuple(losses[2:]))
+    return Ablation(chosen, losses[0], losses[1], tuple(losses[2:]), tuple(sets))
 
 
 @torch.no_grad()

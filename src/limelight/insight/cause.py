@@ -109,13 +109,13 @@ class Cause(Result):
         change = self.forbid.change
         best = change.flatten().topk(min(check_whole("n", n, 0), change.numel()))
         _, h, keys = change.shape
-        found: list[tuple[Link, float]] = []
+        strongest: list[tuple[Link, float]] = []
         for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             layer, rest = divmod(at, h * keys)
             head, key = divmod(rest, keys)
             weight = float(self.weight[layer, head, key])
-            found.append((Link(layer, head, self.token, key, weight), value))
-        return found
+            strongest.append((Link(layer, head, self.token, key, weight), value))
+        return strongest
 
     @property
     def verdict(self) -> str:
@@ -168,11 +168,11 @@ class Cause(Result):
         """Rank correlations between all measures."""
         rows = [
             (over, c.first, c.second, c.rho, f"[{c.low:.2f}, {c.high:.2f}]", c.things)
-            for over, found in (
+            for over, correlations in (
                 ("links", self.link_correlations),
                 ("keys", self.token_correlations),
             )
-            for c in found
+            for c in correlations
         ]
         return Table(
             ("over", "measure", "and", "rho", "95%", "n"), rows, "Rank correlations", decimals=2
@@ -274,13 +274,13 @@ def _random_links(bench: Bench, count: int, seed: int) -> tuple[Cuts, tuple[Link
     weights = [seen.dense() for seen in bench.layers] if count else []
     links: list[Link] = []
     generator = generator_for(seed, 1)
-    for number, found in enumerate(weights):
-        found[:, :, bench.place] = 0.0  # only links that exist, and not the token's own
-        there = (found[0] > 0).nonzero()
+    for number, dense in enumerate(weights):
+        dense[:, :, bench.place] = 0.0  # only links that exist, and not the token's own
+        there = (dense[0] > 0).nonzero()
         share = count * (number + 1) // len(weights) - count * number // len(weights)
         picked = torch.randperm(len(there), generator=generator)[:share]
         for head, query, key in there[picked].tolist():
-            links.append(Link(number, head, query, key, float(found[0, head, query, key])))
+            links.append(Link(number, head, query, key, float(dense[0, head, query, key])))
     parts = torch.tensor([link[:4] for link in links], dtype=torch.int64).view(len(links), 4)
     return Cuts(*parts.unbind(1)), tuple(links)
 
@@ -322,8 +322,8 @@ def gradient_times_input(bench: Bench, seed: int) -> Tensor:
             drawn = drawn - (drawn @ direction)[:, None] * direction
             goal = (drawn * end).sum() / bench.before.norm().to(end)
         (gradient,) = torch.autograd.grad(goal, leaves[0])
-    found = (gradient * leaves[0].detach()).sum(-1).double()
-    return found.square().mean(0).sqrt().cpu()
+    products = (gradient * leaves[0].detach()).sum(-1).double()
+    return products.square().mean(0).sqrt().cpu()
 
 
 def _result(bench: Bench, text: str, measured: dict[str, Any], seed: int) -> Cause:

@@ -216,9 +216,10 @@ def _separators(sums: Sums, layers: Sequence[Seen], piece: Piece, seen_keys: Ten
         value = _problem(seen).value
         size = value.norm(dim=-1)
         mark = marks.to(size).expand_as(size)
-        found = key_sums(seen, torch.stack([mark, size, mark * size], -1).float())[0].double()
-        raw.append(found[..., 0].sum(-1))
-        weighted.append((found[..., 2] / found[..., 1].clamp(min=1e-12)).sum(-1))
+        channels = torch.stack([mark, size, mark * size], -1)
+        sums_by_query = key_sums(seen, channels.float())[0].double()
+        raw.append(sums_by_query[..., 0].sum(-1))
+        weighted.append((sums_by_query[..., 2] / sums_by_query[..., 1].clamp(min=1e-12)).sum(-1))
     sums.add("separator", torch.stack(raw), n)
     sums.add("value separator", torch.stack(weighted), n)
     earlier = marks.double().cumsum(0)
@@ -305,10 +306,10 @@ def syntax(
     weighted = torch.stack([seen.value_top.indices for seen in layers])
     for row, (sentence, _, places, aside) in enumerate(group):
         for relation in RELATIONS:
-            for one, two in sentence.pairs(relation):
-                if not places[one] or not places[two]:  # a word that the tokenizer cannot spell
+            for first, second in sentence.pairs(relation):
+                if not places[first] or not places[second]:  # no token spells it
                     continue
-                for way, (asks, answers) in (("→", (one, two)), ("←", (two, one))):
+                for way, (asks, answers) in (("→", (first, second)), ("←", (second, first))):
                     query, keys = places[asks][-1], places[answers]
                     name = f"{relation} {way}"
                     for prefix, links in (("", raw), ("value ", weighted)):

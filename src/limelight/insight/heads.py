@@ -109,10 +109,10 @@ class HeadRoles(Result):
         'previous'
         """
         return {
-            f"{layer}.{head}": found
+            f"{layer}.{head}": roles
             for layer in range(self.layers)
             for head in range(self.heads)
-            if (found := self.roles(layer, head))
+            if (roles := self.roles(layer, head))
         }
 
     def top(self, role: str, n: int = 5) -> list[tuple[int, int, float]]:

@@ -137,5 +137,5 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
         # less than 1 where a sink draws weight too
         share = torch.exp((own.lse - seen.lse).clamp(max=0.0)).nan_to_num(0.0)
         towards = row.to(output) * share.to(output)
-        (found,) = torch.autograd.grad(output, value, towards[..., None])
-    return found[0, :, :, 0].sum(0).cpu().double() / seen.extent.h
+        (gradient,) = torch.autograd.grad(output, value, towards[..., None])
+    return gradient[0, :, :, 0].sum(0).cpu().double() / seen.extent.h

@@ -110,8 +110,8 @@ class Audit(Result):
         places = list(range(len(names)))
         printed = [float(slip.printed.replace("−", "-").replace("∞", "inf")) for slip in self.slips]
         follows = [slip.follows for slip in self.slips]
-        for place, one, two in zip(places, printed, follows, strict=True):
-            axes.plot([one, two], [place, place], color=LIGHT.line, linewidth=3, zorder=1)
+        for place, wrong, right in zip(places, printed, follows, strict=True):
+            axes.plot([wrong, right], [place, place], color=LIGHT.line, linewidth=3, zorder=1)
         axes.scatter(printed, places, color=LIGHT.ask, label="printed", zorder=2)
         axes.scatter(follows, places, color=LIGHT.answer, label="follows", zorder=2)
         axes.set_yticks(places, names, parse_math=False, fontfamily=fonts_for(names), fontsize=8)

@@ -6,7 +6,6 @@ import difflib
 import math
 import re
 import reprlib
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from limelight.errors import FileError, OptionError
-from limelight.files import read_from
+from limelight.files import is_file, read_from, read_toml
 from limelight.insight.worked.example import (
     HEAD_STEPS,
     LAYER_STEPS,
@@ -32,7 +31,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 _MATRICES = ("w_query", "w_key", "w_value")
 _LAYER_KEYS = (*_MATRICES, "heads", "w_output", "mask", "scale", "residual", "printed")
 _KEYS = ("title", "tokens", "x", "memory_tokens", "memory", "layers", *_LAYER_KEYS)
-_MOST = {"tokens": 64, "heads": 16, "layers": 8, "columns": 64, "bytes": 65536}
+_MOST = {"tokens": 64, "heads": 16, "layers": 8, "columns": 64}
 """More than this nobody follows by hand."""
 _GREATEST = 1e6
 _NUMBER = re.compile(r"[-−+]?\d{1,15}(?:\.(\d{0,15}))?")
@@ -78,29 +77,12 @@ def _path(name_or_path: str | Path) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if path.exists() and not path.is_file():
-            raise FileError(f"{path}: expected a TOML file, found something that is no plain file")
-        with path.open("rb") as file:
-            data = file.read(_MOST["bytes"] + 1)
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileError):
+        return read_toml(path)
+    except (FileError, ValueError) as error:  # a name with a null byte is no name of a file
+        if is_file(path):
             raise
-        reason = (error.strerror or error) if isinstance(error, OSError) else error
         known = ", ".join(known_examples())
-        raise FileError(f"no worked example at {path} ({reason}); known: {known}") from None
-    if len(data) > _MOST["bytes"]:
-        raise FileError(f"{path}: a worked example has at most {_MOST['bytes']:,} bytes")
-    try:
-        text = data.decode()
-        # a key of very many parts takes the reader minutes and means nothing here
-        if any(line.split("=")[0].count(".") > 8 for line in text.splitlines()):
-            raise FileError(f"{path} is not a worked example: it has a key of more than 8 parts")
-        return tomllib.loads(text)
-    except FileError:
-        raise
-    except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise FileError(f"{path} is not a TOML file: {reason}") from None
+        raise FileError(f"no worked example: {error}; known: {known}") from None
 
 
 def _example(data: dict[str, Any], name: str) -> Worked:

@@ -155,13 +155,13 @@ def _equation(step: Step, decimals: int) -> str:
         )
     if step.how == "given":
         return f"{symbol} = {_matrix(step.table, decimals)}"
-    source = ", ".join(_tex(one.symbol) for one in step.sources)
+    source = ", ".join(_tex(source.symbol) for source in step.sources)
     made = {
         "scaled": rf"{source} \cdot {float(_ratio(step)):.4g}",
         "masked": rf"\operatorname{{mask}}({source})",
         "weights": rf"\operatorname{{softmax}}({source})",
         "concatenation": rf"\left[{source}\right]",
-        "sum": " + ".join(_tex(one.symbol) for one in step.sources),
+        "sum": " + ".join(_tex(source.symbol) for source in step.sources),
     }[step.name]
     return f"{symbol} = {made} = {_matrix(step.table, decimals)}"
 

@@ -135,8 +135,8 @@ def _panels(step: Step, cell: tuple[int, int]) -> tuple[list[_Panel], list[str]]
     if step.how == "given":
         return [whole._replace(row=None, column=None)], []
     sources = [
-        _Panel(one.symbol, one.table, one.rows, one.columns, shares=one.name == "weights")
-        for one in step.sources
+        _Panel(part.symbol, part.table, part.rows, part.columns, shares=part.name == "weights")
+        for part in step.sources
     ]
     if step.how == "product":
         left, right = sources
@@ -146,12 +146,12 @@ def _panels(step: Step, cell: tuple[int, int]) -> tuple[list[_Panel], list[str]]
     if step.how == "row":
         return [sources[0]._replace(row=i), whole], ["→"]
     if step.how == "beside":
-        return [*(one._replace(row=i) for one in sources), whole._replace(column=None)], [
+        return [*(shown._replace(row=i) for shown in sources), whole._replace(column=None)], [
             *("," for _ in sources[1:]),
             "=",
         ]
     signs = ["+"] * (len(sources) - 1) + ["="]
-    return [*(one._replace(row=i, column=j) for one in sources), whole], signs
+    return [*(shown._replace(row=i, column=j) for shown in sources), whole], signs
 
 
 def _draw(axes: Axes, panel: _Panel, decimals: int, size: float) -> None:

@@ -63,8 +63,8 @@ class Step:
             kept = bool(torch.isfinite(self.table[i, j]))
             return f"allowed: stays {answer}" if kept else "not allowed: becomes −∞"
         if self.name == "sum":
-            one, two = (number(float(source.table[i, j]), decimals) for source in self.sources)
-            return f"{one} + {two} = {answer}"
+            left, right = (number(float(part.table[i, j]), decimals) for part in self.sources)
+            return f"{left} + {right} = {answer}"
         if self.how == "row":
             scores = self.sources[0].table[i].tolist()
             powers = [f"e^{number(score, 2)}" for score in scores if score > float("-inf")]
@@ -100,28 +100,13 @@ def digits(table: Tensor, decimals: int) -> int:
 
 def steps_of(example: Worked) -> list[Step]:
     """Every step from X to the output of the last layer."""
-    given = Step(
-        "x",
-        "X",
-        "X",
-        "the tokens' embeddings",
-        example.x,
-        example.tokens,
-        numbered("x", example.x.shape[1]),
-    )
-    steps, memory = [given], None
+    columns = numbered("x", example.x.shape[1])
+    x = Step("x", "X", "X", "the tokens' embeddings", example.x, example.tokens, columns)
+    steps, memory = [x], None
     if example.memory is not None:
-        memory = Step(
-            "memory",
-            "M",
-            "M",
-            "what is looked at",
-            example.memory,
-            example.memory_tokens,
-            numbered("x", example.x.shape[1]),
-        )
+        rows = example.memory_tokens
+        memory = Step("memory", "M", "M", "what is looked at", example.memory, rows, columns)
         steps.append(memory)
-    x = given
     for place, layer in enumerate(example.layers):
         made = _layer(example, layer, x, memory, place + 1 if len(example.layers) > 1 else None)
         steps += made
@@ -132,27 +117,14 @@ def steps_of(example: Worked) -> list[Step]:
 def _layer(
     example: Worked, layer: Layer, x: Step, memory: Step | None, place: int | None
 ) -> list[Step]:
-    module, several = layer.module(), len(layer.heads) > 1
+    several = len(layer.heads) > 1
     made: list[Step] = []
     heads: list[Step] = []
     for head in range(len(layer.heads)):
-        told = layer_steps(
-            module,
-            x.table,
-            head=head,
-            memory=None if memory is None else memory.table,
-            mask=layer.mask,
-            words=example.tokens,
-        )
-        tables = {step.name: step.value for step in told}
+        tables = _tables(example, layer, x, memory, head)
         made += _head(example, layer, x, memory, tables, place, head + 1 if several else None)
         heads.append(made[-1])
-    tables = {
-        step.name: step.value
-        for step in layer_steps(
-            module, x.table, memory=None if memory is None else memory.table, mask=layer.mask
-        )
-    }
+    tables = _tables(example, layer, x, memory, 0)
     last = heads[0]
     if several:
         columns = tuple(name for head in heads for name in _of_head(head))
@@ -211,6 +183,17 @@ def _layer(
         )
         made.append(last)
     return made
+
+
+def _tables(
+    example: Worked, layer: Layer, x: Step, memory: Step | None, head: int
+) -> dict[str, Tensor]:
+    """What the layer itself computes, by the name of the step."""
+    keys = None if memory is None else memory.table
+    steps = layer_steps(
+        layer.module(), x.table, head=head, memory=keys, mask=layer.mask, words=example.tokens
+    )
+    return {step.name: step.value for step in steps}
 
 
 def _head(
