@@ -44,6 +44,8 @@ class Shift(Result):
     """for each sentence l n: ‖weight · value‖ from each token to the word, summed over heads"""
     tokens: tuple[tuple[str, ...], ...]
     """of each sentence"""
+    places: tuple[tuple[int, ...], ...]
+    """which of them are the word"""
     paths: Tensor
     """s l+1 2: the word's way, in the plane of the two greatest spreads"""
     group_ends: Tensor
@@ -73,7 +75,7 @@ class Shift(Result):
         """The other tokens of a sentence that the word took most from, over all layers."""
         totals, names = self.took[sentence].sum(0), self.tokens[sentence]
         order = totals.argsort(descending=True).tolist()
-        return [names[j] for j in order if names[j].casefold() not in self.word.casefold()][:n]
+        return [names[j] for j in order if j not in self.places[sentence]][:n]
 
     def figure(self) -> Figure:
         """Left: the ways in a plane. Right: the groups' nearness, layer by layer."""
@@ -113,7 +115,7 @@ class Shift(Result):
         ends = [self.nearest(s) for s in range(len(self.sentences))]
         names = (
             "word", "model", "sentences", "groups", "template", "similarity", "took", "tokens",
-            "paths", "group_ends",
+            "places", "paths", "group_ends",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names} | {"nearest": ends}
 
@@ -160,12 +162,14 @@ def shift(
     ways: list[Tensor] = []
     took: list[Tensor] = []
     names: list[tuple[str, ...]] = []
+    own: list[tuple[int, ...]] = []
     for sentence in sentences:
         reading = read(model, sentence, tokenizer=tokenizer)
         places = _places(reading, sentence, word)
         ways.append(_stages(reading)[:, places].mean(1))
         took.append(_taken(reading, places))
         names.append(tuple(token.text for token in reading.tokens))
+        own.append(tuple(places))
     groups = torch.stack(
         [_group(model, tokenizer, template, list(toward[name])) for name in toward]
     )
@@ -181,6 +185,7 @@ def shift(
         similarity=similarity,
         took=tuple(took),
         tokens=tuple(names),
+        places=tuple(own),
         paths=plane,
         group_ends=ends,
     )
