@@ -47,6 +47,7 @@ def way_of_a_word(
         "nearest": [way.nearest(s) for s in range(len(sentences))],
         "sources": [way.sources(s) for s in range(len(sentences))],
         "tokens": way.tokens,
+        "places": way.places,
         "took": [each.sum(0).tolist() for each in way.took],
         "python": (
             "import limelight as ll\n\n"

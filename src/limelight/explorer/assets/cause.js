@@ -24,7 +24,7 @@ export function create(app) {
     text, story,
     html("div", { class: "grid" },
       html("section", { class: "card", "aria-label": "Effect beside weight" }, html("h3", {}, "Effect beside weight"), html("p", { class: "hint" }, "each link cut by itself; cut some together and see what changes"),
-        html("table", { class: "effects" }, html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "to"), html("th", { scope: "col", colspan: 2 }, "weight"), measureName, html("th", {}), html("th", {}))), rows)),
+        html("table", { class: "effects" }, html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "to"), html("td", { class: "bar-cell" }), html("th", { scope: "col" }, "weight"), html("td", { class: "bar-cell" }), measureName, html("td", {}))), rows)),
       html("section", { class: "card", "aria-label": "What changes" }, html("h3", {}, "What changes"), after)));
   let running = new AbortController();
   /** @type {Effect[]} */

@@ -341,7 +341,14 @@ export function create(app) {
     top = ((event.clientY - box.top) / box.height) * count() - (size() * scale) / 2;
     hold();
   });
-  new ResizeObserver(() => { if (overview && app.text) { scale = Math.min(scale, count() / size()); hold(); } }).observe(canvas);
+  let width = 0; // of the map when it was last sized
+  new ResizeObserver(() => {
+    if (!overview || !app.text || size() === width) return;
+    if (width) scale *= width / size(); // the same part of the text stays in view
+    scale = Math.min(scale, count() / size());
+    width = size();
+    hold();
+  }).observe(canvas);
 
   return { element: body, update };
 }

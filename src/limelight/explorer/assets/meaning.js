@@ -6,7 +6,7 @@ import { askJson } from "./api.js";
 
 /**
  * @typedef {{ word: string, sentences: string[], groups: string[], similarity: number[][][], paths: [number, number][][],
- *   ends: [number, number][], nearest: string[], sources: string[][], tokens: string[][], took: number[][], python: string }} Way
+ *   ends: [number, number][], nearest: string[], sources: string[][], tokens: string[][], places: number[][], took: number[][], python: string }} Way
  */
 
 const DASHES = ["none", "7 4", "2 3", "9 3 2 3", "1 5", "12 3", "4 2", "6 2 1 2"];
@@ -41,8 +41,8 @@ export function create(app) {
     html("div", { class: "meaning-ask" },
       html("label", {}, html("span", { class: "hint" }, "word"), word),
       html("label", {}, html("span", { class: "hint" }, "here, and in"), other),
-      html("label", {}, html("span", { class: "hint" }, "groups, a line each: name = words"), groups),
-      html("label", {}, html("span", { class: "hint" }, "their words read in, {} stands for each"), template)),
+      html("div", { class: "toward" }, html("label", {}, html("span", { class: "hint" }, "groups, a line each: name = words"), groups),
+        html("label", {}, html("span", { class: "hint" }, "their words are read in; {} stands for each"), template))),
     story,
     html("div", { class: "grid" },
       html("section", { class: "card", "aria-label": "Nearness to each group" }, html("h3", {}, "Nearness to each group"), html("p", { class: "hint" }, "cosine with the mean of the group, layer by layer"), chart,
@@ -139,7 +139,7 @@ export function create(app) {
   }
 
   /** Whether a token belongs to the word. @param {Way} found @param {number} s @param {number} at */
-  const part = (found, s, at) => found.word.toLowerCase().includes(found.tokens[s][at].replace(/^#+/, "").trim().toLowerCase()) && found.tokens[s][at].trim() !== "";
+  const part = (found, s, at) => found.places[s].includes(at);
 
   /** @param {number} s */
   function key(s) {

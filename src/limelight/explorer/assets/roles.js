@@ -1,6 +1,7 @@
 // What every head does, over plain sentences or a text of one's own.
 
 import { html, number } from "../../views/page/assets/dom.js";
+import { byRole, roleTitle } from "../../views/page/assets/roles.js";
 import { askEvents } from "./api.js";
 
 const SHOWN = 8; // heads of a role
@@ -57,5 +58,20 @@ export function create(app) {
     body.dataset.drawn = model;
   }
 
-  return { element: body, update: () => {}, leave: () => running.abort() };
+  /** What is known of a shipped model, before anything is measured here. */
+  function known() {
+    const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
+    const { model } = store.get();
+    if (body.dataset.drawn === model || app.roles.has(model)) return;
+    delete body.dataset.drawn;
+    const heads = spec.heads.length;
+    rows.replaceChildren(html("p", { class: "hint" }, spec.roles.length ? "As measured beforehand over plain sentences; each head stands under its clearest role. Measure to see the scores, or to read a text of your own." : "Measure reads many short texts with the chosen model; this takes a while."),
+      ...(spec.roles.length ? [html("table", { class: "roles-table" }, html("tbody", {}, ...byRole(spec.roles).map(({ role, places }) => html("tr", { "data-known": role },
+        html("th", { scope: "row" }, roleTitle(role)), html("td", {}, html("div", { class: "movers" }, ...places.slice(0, 24).map((place) => html("button", {
+          type: "button", class: "chip", title: "Look at this head",
+          click: () => store.set({ layer: Math.floor(place / heads), head: place % heads, others: [], panel: "attention" }),
+        }, `${spec.layers[Math.floor(place / heads)]}.${spec.heads[place % heads]}`)), places.length > 24 ? html("span", { class: "hint" }, `and ${places.length - 24} more`) : ""))))))] : []));
+  }
+
+  return { element: body, update: () => { if (app.text) known(); }, leave: () => running.abort() };
 }
