@@ -1,10 +1,12 @@
 """Which Hugging Face families can be watched, and how: keeps docs/models.md.
 
-    python dev/families.py            # walk all families (minutes) and write docs/models.md
-    python dev/families.py bert gpt2  # print the rows of some
+    python dev/families.py              # walk all families (minutes) and write docs/models.md
+    python dev/families.py bert gpt2    # print the rows of some
+    python dev/families.py --why bert   # and why models of theirs could not be run
 
-Each family is made at a tiny size with random weights and run within `watch`. Where no such model
-can be made from the config alone, its source says how it attends.
+Models of a family are made at a tiny size with random weights and run within `watch`, until every
+attention module of the family has run. How a module attends that cannot be run from a config alone
+is read in its source.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ import logging
 import re
 import sys
 import warnings
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,31 +30,87 @@ import limelight as ll
 import limelight.huggingface
 from limelight.errors import LimelightError
 from limelight.seeing.watching.huggingface import is_own_attention
+from limelight.seeing.watching.unseen import ATTENTION
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 99, "hidden_size": 32, "d_model": 32, "n_embd": 32, "embed_dim": 32, "dim": 32,
-    "emb_dim": 32, "hidden_dim": 32, "word_embed_proj_dim": 32, "embedding_size": 32,
-    "intermediate_size": 40, "ffn_dim": 40, "d_ff": 40, "n_inner": 40, "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 40, "ffn_hidden_size": 40, "moe_intermediate_size": 16,
-    "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2, "encoder_layers": 2,
-    "decoder_layers": 2, "num_decoder_layers": 2, "depth": 2, "num_encoder_layers": 2,
-    "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "num_heads": 4, "d_kv": 8, "head_dim": 8,
-    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_key_value_heads": 2,
-    "max_position_embeddings": 64, "n_positions": 64, "max_seq_len": 64,
-    "image_size": 32, "patch_size": 8, "num_experts": 4, "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-    "v_head_dim": 8, "num_mel_bins": 8, "rotary_dim": 4, "attention_window": 4,
-    "decoder_start_token_id": 1, "layer_types": None, "projection_dim": 32,
-    "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "first_k_dense_replace": 1,
-    "n_group": 1, "topk_group": 1, "sliding_window": 8, "num_feat_extract_layers": 2,
-    "conv_dim": (8, 8), "conv_stride": (4, 4), "conv_kernel": (8, 8), "max_source_positions": 50,
+    "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+    "head_dim": 8, "d_kv": 8, "n_inner": 40, "rotary_dim": 4,
+    "attention_window": 4, "sliding_window": 8, "first_k_dense_replace": 1, "n_group": 1,
+    "topk_group": 1, "num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2,
+    "num_feat_extract_layers": 2, "conv_dim": (8, 8), "conv_stride": (4, 4), "conv_kernel": (8, 8),
+    "num_mel_bins": 8, "spatial_merge_size": 1, "temporal_patch_size": 1, "num_frames": 2,
+    "frames_per_clip": 2, "word_embed_proj_dim": 32,
+    "max_source_positions": 50, "vision_feature_layer": -1, "index_topk": 4,
+    "num_codebooks": 2, "mamba_n_groups": 1, "n_groups": 1, "window_size": 2,
+    "use_timm_backbone": False, "use_pretrained_backbone": False, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 4, "prediction_length": 4,
+    "context_length": 8, "num_experts_per_tok": 2, "num_time_features": 1,
+    "default_language": "en_XX",
+    "attention_types": [[["global", "local"], 1]], "axial_pos_embds_dim": (8, 24),
+    "axial_pos_shape": (4, 3), "coordinate_size": 6, "shape_size": 4, "num_input_channels": 1,
+    "num_windows": 4,
+    "vocab_size": 99, "n_shared_experts": 1, "num_groups": 1, "context_size": 8,
+    "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 2,
 }  # fmt: skip
+"""Small values by name."""
+
+RULES: list[tuple[str, int]] = [
+    (r"vocab", 99),
+    (r"(key_value|kv)_heads", 2),
+    (r"heads$|n_head$", 4),
+    (r"head_dim|head_size|kv_channels|d_head|d_kv", 8),
+    (r"state_size|d_state", 8),
+    (r"lora_rank", 16),
+    (r"moe_intermediate|expert\w*intermediate|expert\w*hidden", 16),
+    (r"intermediate|ffn|mlp_dim|d_ff|n_inner|feed_?forward|d_inner|ff_dim", 40),
+    (r"layers$|n_layer$|depth$|num_blocks$", 2),
+    (r"hidden_(size|dim)|d_model|n_embd|dim$|embed_dim|embedding_size|d_embed|hidden_channels", 32),
+    (r"(^|_)(output|out|projection|proj|feature|latents?)_?(size|dim)$|feature_size|d_latents", 32),
+    (r"positions|max_seq|position_embeddings", 64),
+    (r"(image|img|crop|input)_size", 32),
+    (r"patch_size", 8),
+    (r"experts?$", 4),
+    (r"per_tok|top_?k|moe_k$", 2),
+    (r"num_quer|query_tokens|num_latents", 5),
+]
+"""Small sizes by the names of fields, for numbers that are larger."""
+
+LISTS: list[tuple[str, list[int]]] = [
+    (r"depth|layers|blocks", [1] * 8),
+    (r"head", [1, 2, 2, 4, 4, 4, 4, 4]),
+    (r"hidden|dims?$|channels|embed|width", [8, 16, 24, 32, 32, 32, 32, 32]),
+]
+"""The same for one number a stage."""
+
+BACKBONE: dict[str, Any] = {
+    "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 16, 16],
+    "depths": [1, 1, 1, 1], "layer_type": "basic",
+    "out_features": ["stage1", "stage2", "stage3", "stage4"],
+}  # fmt: skip
+"""In place of one that would be fetched, or made by a package that is not here."""
+
+MIXED = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"num_key_value_heads": 4, "head_dim": None},
+    {"rope_parameters": MIXED},
+    {"layer_types": ["full_attention"] * 2},
+    {"stages": None},  # the sizes of stages as they are
+    {"hidden_size": 48, "head_dim": None},
+    {"hidden_size": 128, "head_dim": None, "num_key_value_heads": 4},
+    {"image_size": 128},
+]
+"""What is tried in place of the small sizes; None for the default."""
+
+WAYS = ("get_interface(", "scaled_dot_product_attention(", "nn.MultiheadAttention(")
+"""How a source says that it is seen."""
+
 LIMIT = 20_000_000
 """Parameters of a model that is still tiny."""
+TRIES = 6
+"""Models of a family that are tried."""
 
 
 class Row(NamedTuple):
@@ -63,11 +124,24 @@ class Row(NamedTuple):
     note: str = ""
 
 
+class Run(NamedTuple):
+    """What was seen of one model."""
+
+    fused: bool = False
+    dense: bool = False
+    unseen: frozenset[str] = frozenset()
+    refused: str = ""
+    ran: frozenset[str] = frozenset()
+    """attention modules of it that ran, by class"""
+
+
 def main(names: list[str]) -> None:
     """Print the rows of some families, or walk all and write the page."""
-    rows = []
+    explain = "--why" in names
+    names = [name for name in names if name != "--why"]
+    rows: list[Row] = []
     for family in names or families():
-        row = seen(family)
+        row = seen(family, explain=explain)
         print(*row, sep=" | ", flush=True)
         rows.append(row)
     if not names:
@@ -88,121 +162,308 @@ def _attends(file: Path) -> bool:
     return bool(re.search(r"class \w*Att(entio)?n\w*\(|Attention\(", file.read_text("utf-8")))
 
 
-def seen(family: str) -> Row:
-    """How a family is seen: by running it at a tiny size, or else by reading its source."""
-    with warnings.catch_warnings(record=True) as said:
+def seen(family: str, *, explain: bool = False) -> Row:
+    """How a family is seen: by running tiny models of it, and of what did not run by its source."""
+    homes = _modules(family)
+    parts = {
+        name: is_own_attention(part, home)
+        for home in homes
+        for name, part in vars(home).items()
+        if isinstance(part, type) and issubclass(part, nn.Module)
+        and part.__module__ == home.__name__ and ATTENTION.search(name)
+    }  # fmt: skip
+    runs: list[Run] = []
+    tried: list[type[Any]] = []
+    for kind in _kinds(homes)[:TRIES]:
+        ran = frozenset().union(*(run.ran for run in runs))
+        left = parts.keys() - ran
+        # what is on the interface is seen wherever it runs: two models of it are enough
+        if runs and not (any(parts[name] for name in left) or (left and len(runs) < 2)):
+            break
+        variants = VARIANTS[:1] if runs or len(tried) > 1 else VARIANTS
+        tried.append(kind)
+        for variant in variants:
+            try:
+                model, inputs = tiny(kind, variant)
+            except Exception as error:  # whatever a model says to a config it did not expect
+                if explain:
+                    print(
+                        f"  {kind.__name__} {variant or ''}: {type(error).__name__}: {error!s:.200}"
+                    )
+                continue
+            runs.append(watched_run(model, inputs))
+            break
+    return _row(family, homes, parts, runs)
+
+
+def _row(family: str, homes: list[Any], parts: dict[str, bool], runs: list[Run]) -> Row:
+    known = "run" if runs else "read"
+    source = "".join(inspect.getsource(home) for home in homes)
+    ran = frozenset().union(*(run.ran for run in runs))
+    unseen = frozenset().union(*(run.unseen for run in runs))
+    fused, dense = any(run.fused for run in runs), any(run.dense for run in runs)
+    refused = next((run.refused for run in runs if run.refused), "")
+    if refused and not fused and not dense:
+        return Row(family, "refused", known, refused)
+    # what did not run, by its source
+    own = {name for name, by_itself in parts.items() if by_itself and name not in ran}
+    if not runs:
+        # a family without attention of its own is made of others, which AutoModel makes
+        fused = any(way in source for way in WAYS) or (not own and "AutoModel" in source)
+        dense = not fused and bool(re.search(r'output_attentions|"\w*attentions":', source))
+    else:
+        left = any(not by_itself and name not in ran for name, by_itself in parts.items())
+        fused = fused or (
+            left and not dense and bool(unseen) and any(way in source for way in WAYS)
+        )
+    unseen |= set() if dense and not fused else own
+    if not fused and not dense:
+        return Row(family, "refused" if unseen else "none", known, ", ".join(sorted(unseen)))
+    how = "dense" if dense else "fused"
+    return Row(
+        family, f"{how} in part" if unseen else how, known, ", ".join(sorted(unseen))
+    )  # fmt: skip
+
+
+def watched_run(model: nn.Module, inputs: dict[str, Any]) -> Run:
+    """What is seen of a model within `watch`."""
+    with warnings.catch_warnings(record=True) as said, torch.no_grad():
         warnings.simplefilter("always")
+        ran: set[str] = set()
+        hook = nn.modules.module.register_module_forward_pre_hook(
+            lambda module, _: ran.add(type(module).__name__)
+        )
         try:
-            model, inputs = tiny(family)
-            with torch.no_grad():
-                model(**inputs)
-        except Exception:  # whatever a model says to a config it did not expect
-            return read(family)
-        said.clear()
-        try:
-            with torch.no_grad(), ll.watch(model, ll.Lens(top=2)) as watched:
+            with ll.watch(model, ll.Lens(top=2)) as watched:
                 model(**inputs)
         except LimelightError as error:
-            return Row(family, "refused", "run", str(error).partition(":")[0][:90])
-    unseen = next((str(one.message) for one in said if "did not see" in str(one.message)), "")
-    kinds = re.search(r"\(([\w, ]+)\)", unseen)
-    note = kinds[1] if kinds else ""
-    if not watched.order:
-        return Row(family, "refused" if unseen else "none", "run", note)
-    how = "dense" if watched.is_dense else "fused"
-    return Row(family, f"{how} in part" if unseen else how, "run", note)
+            return Run(refused=str(error).partition(":")[0][:90], ran=frozenset(ran))
+        except Exception as error:
+            if "output_attentions" not in "".join(getattr(error, "__notes__", ())):
+                raise
+            return Run(refused="it fails when it is asked for its weights", ran=frozenset(ran))
+        finally:
+            hook.remove()
+    words = next((str(each.message) for each in said if "did not see" in str(each.message)), "")
+    kinds = re.search(r"\(([\w, ]+)\)", words)
+    return Run(
+        bool(watched.order) and not watched.is_dense, watched.is_dense,
+        frozenset(kinds[1].split(", ") if kinds else ()), "", frozenset(ran),
+    )  # fmt: skip
 
 
-def read(family: str) -> Row:
-    """What the source says, where no tiny model could be made."""
-    own: set[str] = set()
-    served = False
-    for home in _modules(family):
-        served = served or "get_interface(" in inspect.getsource(home)
-        own |= {name for name, part in vars(home).items() if is_own_attention(part, home)}
-    note = ", ".join(sorted(own))
-    if own:
-        return Row(family, "fused in part" if served else "dense or refused", "read", note)
-    return Row(family, "fused" if served else "fused or refused", "read")
-
-
+@cache
 def _modules(family: str) -> list[Any]:
     import transformers.models
 
     folder = Path(next(iter(transformers.models.__path__))) / family
-    found = []
+    homes: list[Any] = []
     for file in sorted(folder.glob("modeling_*.py")):
         try:
-            found.append(importlib.import_module(f"transformers.models.{family}.{file.stem}"))
+            homes.append(importlib.import_module(f"transformers.models.{family}.{file.stem}"))
         except ImportError:  # a package that is not installed here
             continue
-    return found
+    return homes
 
 
-def tiny(family: str) -> tuple[nn.Module, dict[str, Any]]:
-    """The family's first model at a tiny size, and inputs for it."""
+def _kinds(homes: list[Any]) -> list[type[Any]]:
+    """The models of a family, those without a head first."""
     from transformers import PreTrainedModel
 
-    for home in _modules(family):
-        kinds = [
-            kind
-            for kind in vars(home).values()
-            if isinstance(kind, type) and issubclass(kind, PreTrainedModel)
-            and kind.__module__ == home.__name__ and "PreTrained" not in kind.__name__
-            and kind.config_class is not None
-        ]  # fmt: skip
-        kinds.sort(key=lambda kind: (not kind.__name__.endswith("Model"), len(kind.__name__)))
-        for kind in kinds[:1]:
-            config = kind.config_class(**options(kind.config_class))
-            with torch.device("meta"):
-                count = sum(one.numel() for one in kind(config).parameters())
-            if count > LIMIT:
-                raise ValueError(f"{kind.__name__} has {count} parameters at its smallest")
-            torch.manual_seed(0)
-            model = kind(config).eval()
-            return model, inputs_of(model, config)
-    raise ValueError("no model")
+    kinds = [
+        kind
+        for home in homes
+        for kind in vars(home).values()
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+        and kind.__module__ == home.__name__ and "PreTrained" not in kind.__name__
+        and kind.config_class is not None
+    ]  # fmt: skip
+    return sorted(kinds, key=lambda kind: ("For" in kind.__name__, len(kind.__name__)))
 
 
-def options(config: type[Any], depth: int = 0) -> dict[str, Any]:
-    """Small sizes for whatever a config has."""
-    names = set(inspect.signature(config.__init__).parameters) | set(
-        getattr(config, "__annotations__", {})
-    )
-    known = {name: size for name, size in SIZES.items() if name in names and size is not None}
-    for name, part in getattr(config, "sub_configs", {}).items():
-        if depth < 3 and isinstance(part, type) and part.__name__ != "AutoConfig":
-            known[name] = options(part, depth + 1)
-    return known
+def tiny(kind: type[Any], variant: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    """A model of this class at a tiny size, and inputs that it takes."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        config = kind.config_class(**options(kind.config_class, variant))
+        if (count := _parameters(kind, config)) > LIMIT:
+            raise ValueError(f"{count:,} parameters at its smallest")
+        torch.manual_seed(0)
+        model = kind(config).eval()
+        return model, inputs_for(model, config)
 
 
-def inputs_of(model: Any, config: Any) -> dict[str, Any]:
-    """Something that a model can read."""
+def _parameters(kind: type[Any], config: Any) -> int:
+    """How many parameters a model has, without making them."""
+    try:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in kind(config).parameters())
+    except Exception:  # one that computes with numbers while it is made
+        return 0
+
+
+@cache
+def _default(config: type[Any]) -> Any:
+    return config()
+
+
+def options(config: type[Any], variant: dict[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Small sizes for whatever a config has, and for the configs inside it."""
+    default = _default(config)
+    names = {name for each in config.__mro__ for name in getattr(each, "__annotations__", {})}
+    names |= set(inspect.signature(config.__init__).parameters)
+    parts = getattr(config, "sub_configs", {})
+    small: dict[str, Any] = {}
+    stages = "stages" not in variant
+    special = iter(range(3, 30))
+    for name in sorted(names - parts.keys() - {"self", "kwargs", "args"}):
+        value = smaller(name, _value(default, name), special, stages=stages)
+        if name == "num_key_value_heads" and _value(default, "num_attention_heads") == _value(
+            default, name
+        ):
+            value = 4  # not grouped
+        value = deepcopy(variant.get(name, value))
+        if value is not None:
+            small[name] = value
+    layers = next((small[name] for name in ("num_hidden_layers", "n_layer") if name in small), 2)
+    for name in names & {"layer_types", "layers_block_type", "mlp_layer_types"} - variant.keys():
+        if isinstance(kinds := _value(default, name), list):
+            mixed = list(dict.fromkeys(kinds))  # one of each kind
+            small[name] = [*mixed, *mixed[-1:] * layers][:layers]
+    for name in parts:
+        part = _value(default, name)
+        if name == "backbone_config" and getattr(part, "model_type", "timm").startswith("timm"):
+            small[name] = BACKBONE
+        elif depth < 3 and hasattr(part, "to_dict"):
+            inner = options(type(part), variant, depth + 1)
+            small[name] = {"model_type": part.model_type, **inner}
+    return small
+
+
+def _value(config: Any, name: str) -> Any:
+    try:
+        return getattr(config, name, None)
+    except Exception:  # a field that layers have each for themselves
+        return None
+
+
+def smaller(name: str, value: Any, special: Iterator[int], *, stages: bool) -> Any:
+    """A small value for a field that has this one by default; None to leave it."""
+    if name in SIZES:
+        listed = isinstance(SIZES[name], tuple)
+        if value is None or listed == isinstance(value, list | tuple):
+            return type(value)(SIZES[name]) if listed and value else SIZES[name]
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        if re.search(r"token_(id|index)$|_token$", name):
+            return next(special) if value > 98 else None
+        size = next((size for rule, size in RULES if re.search(rule, name)), None)
+        return None if size is None or value <= size else size
+    if isinstance(value, list | tuple) and value and all(type(one) is int for one in value):
+        if re.search(r"image_size|patch_size", name):
+            return type(value)(32 if "image" in name else 8 for _ in value)
+        sizes = next((sizes for rule, sizes in LISTS if re.search(rule, name)), None)
+        if not stages or sizes is None or len(value) > 8:
+            return None
+        return type(value)(map(min, value, sizes))
+    return None
+
+
+def inputs_for(model: Any, config: Any) -> dict[str, Any]:
+    """The first inputs that the model takes."""
+    failed: Exception | None = None
+    for inputs in _inputs(model, config):
+        try:
+            model(**inputs)
+        except Exception as error:
+            failed = failed or error
+        else:
+            return inputs
+    raise failed or ValueError(f"reads {model.main_input_name}")
+
+
+def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
+    """Something that a model may read, the likeliest first."""
     name = model.main_input_name
-    ids = torch.randint(3, 60, (1, 12))
     parameters = inspect.signature(model.forward).parameters
-    if name == "pixel_values":
+    ids = torch.randint(30, 60, (1, 12))
+    extra: dict[str, Any] = {}
+    for writing in ("decoder_input_ids", "decoder_inputs_embeds"):
+        if writing == "decoder_input_ids" and writing in parameters:
+            extra[writing] = ids[:, :4]
+    for each, parameter in parameters.items():
+        if parameter.default is parameter.empty and re.search(r"_(pixel_values|masks)$", each):
+            extra[each] = torch.randn(next(_pixel_shapes(config)))
+    if "visual_feats" in parameters:
+        size = getattr(config, "visual_feat_dim", 32)
+        extra |= {"visual_feats": torch.randn(1, 5, size), "visual_pos": torch.randn(1, 5, 4)}
+    if "bbox" in parameters:
+        extra["bbox"] = torch.randint(0, 50, (1, 12, 4)).sort(-1).values
+    if name == "input_ids" or "input_ids" in parameters:
+        for shape in _pixel_shapes(config):
+            if "pixel_values" in parameters:
+                yield {"input_ids": ids, "pixel_values": torch.randn(shape), **extra}
+        yield {"input_ids": ids, **extra}
+        yield {"input_ids": ids, "attention_mask": torch.ones_like(ids), **extra}
+        yield {"input_ids": ids}
+    if name.startswith("pixel_values") or "pixel_values" in parameters:
+        name = name if name in parameters else "pixel_values"
+        for shape in _pixel_shapes(config):
+            yield {name: torch.randn(shape), **extra}
+            yield {name: torch.randn(shape)}
+    if "grid_thw" in parameters:
         part = getattr(config, "vision_config", config)
-        size = getattr(part, "image_size", 32)
-        height, width = size if isinstance(size, list | tuple) else (size, size)
-        found = {name: torch.randn(1, getattr(part, "num_channels", 3), height, width)}
-        return found | ({"input_ids": ids} if "input_ids" in parameters else {})
-    if name in ("input_values", "input_features"):
-        bins = getattr(config, "num_mel_bins", 8)
-        shape = (1, 2000) if name == "input_values" else (1, bins, 100)
-        found = {name: torch.randn(shape)}
-        return found | (
-            {"decoder_input_ids": ids[:, :4]} if "decoder_input_ids" in parameters else {}
+        side = getattr(part, "patch_size", 8)
+        for frames in (1, 2):
+            yield {
+                name if name in parameters else "hidden_states": torch.randn(
+                    16, 3 * frames * side * side
+                ),
+                "grid_thw": torch.tensor([[1, 4, 4]]),
+            }
+    if "past_values" in parameters:
+        length, later = (
+            getattr(config, "context_length", 8),
+            getattr(config, "prediction_length", 4),
         )
-    if name != "input_ids":
-        raise ValueError(f"reads {name}")
-    found = {"input_ids": ids}
-    if "decoder_input_ids" in parameters and getattr(config, "is_encoder_decoder", False):
-        found["decoder_input_ids"] = ids[:, :4]
-    if "pixel_values" in parameters and "vision_config" in getattr(config, "sub_configs", {}):
-        size = getattr(config.vision_config, "image_size", 32)
-        found["pixel_values"] = torch.randn(1, 3, size, size)
-    return found
+        before = length + max(getattr(config, "lags_sequence", None) or [0])
+        past, future = torch.randn(1, before), torch.randn(1, later)
+        yield {
+            "past_values": past, "past_time_features": torch.randn(1, before, 1),
+            "past_observed_mask": torch.ones(1, before), "future_values": future,
+            "future_time_features": torch.randn(1, later, 1),
+        }  # fmt: skip
+        for channels in (1, getattr(config, "num_input_channels", 1)):
+            yield {"past_values": torch.randn(1, length, channels)}
+    bins = getattr(config, "num_mel_bins", None) or getattr(config, "feature_size", None) or 8
+    length = getattr(config, "max_length", None) or 100
+    shapes = [
+        (1, length, bins),
+        (1, bins, 100),
+        (1, 100, bins),
+        (1, 2000),
+        (1, 1, 2000),
+        (1, 12, 32),
+        (1, 64),
+    ]
+    for sound in ("input_features", "input_values", "inputs", "past_values", "inputs_embeds"):
+        if sound in parameters:
+            for shape in shapes:
+                yield {sound: torch.randn(shape), **extra}
+                yield {sound: torch.randn(shape)}
+
+
+def _pixel_shapes(config: Any) -> Iterator[tuple[int, ...]]:
+    part = getattr(config, "vision_config", config)
+    size = getattr(part, "image_size", None) or 32
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    channels = getattr(part, "num_channels", 3) or 3
+    yield 1, channels, height, width
+    yield 1, 2, channels, height, width
+    yield 1, channels, 64, 64
+    yield 2, channels, height, width
+    yield 1, channels, 128, 128
 
 
 def page(rows: list[Row]) -> str:
@@ -211,18 +472,20 @@ def page(rows: list[Row]) -> str:
 
     count = {kind: sum(row.seen == kind for row in rows) for kind in sorted({r.seen for r in rows})}
     totals = ", ".join(f"{number} {kind}" for kind, number in count.items())
+    ran = sum(row.known == "run" for row in rows)
     lines = [
         "# Hugging Face families, and how each is seen",
         "",
-        f"Written by `dev/families.py` with transformers {transformers.__version__}: {totals}.",
+        f"Written by `dev/families.py` with transformers {transformers.__version__}: {totals}; "
+        f"{ran} of {len(rows)} were run.",
         "",
         "- **fused**: `watch` sees every call, exact, out of the kernel.",
         "- **dense**: the model computes attention with a softmax of its own and gives its weights",
         "  back (`output_attentions`): recorded from these, and `recording.made` says so.",
         "- **in part**: the modules named compute by themselves, unseen; a warning names them.",
         "- **refused**: nothing can be seen of it; a warning or an error says so in words.",
-        "- **none**: its default model made no attention call.",
-        "- *run*: a tiny model with random weights was run; *read*: its source was read, where no",
+        "- **none**: its models made no attention call.",
+        "- *run*: tiny models with random weights were run; *read*: its source was read, where no",
         "  tiny model can be made from the config alone.",
         "",
         "| family | seen | known by | computes by itself |",
@@ -235,5 +498,6 @@ def page(rows: list[Row]) -> str:
 
 if __name__ == "__main__":
     assert limelight.huggingface
+    torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     main(sys.argv[1:])

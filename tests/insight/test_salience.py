@@ -15,6 +15,7 @@ from limelight.insight.salience import (
     head_links,
     opening,
     pooled,
+    receivers,
     salience,
     salient,
     salient_links,
@@ -224,3 +225,23 @@ def test_tables_hold_the_links_that_were_noted(sentence: Recording) -> None:
     carried = ll.look(sentence.text, lens=ll.Lens(value_top=2)).links(3, 1, by="value")
     assert carried.num_rows == 2 * len(sentence.tokens)
     assert sentence.entropy.shape == sentence.distance.shape == (6, 12, 16)
+
+
+def test_a_sink_inside_a_long_text_is_background() -> None:
+    n = 300
+    words = [f"word{k}" for k in range(n)]
+    words[71], words[150] = "the", "harbour"
+    weights = torch.rand(2, 3, n, n, generator=torch.Generator().manual_seed(0)).tril()
+    weights /= weights.sum(-1, keepdim=True)
+    weights[..., 71:, :] *= 0.8
+    weights[..., 71:, 71] += 0.2  # from every query, for want of anything better
+    weights[:, :1, 200:, 150] += 0.02  # one head is interested in it, and not only a little
+    weights /= weights.sum(-1, keepdim=True)
+    recording = ll.Recording.of_weights(list(weights), words)
+    assert 71 in background(recording)
+    assert 150 not in background(recording)
+    names = [words[key] for key, _ in receivers(recording, 8)]
+    assert "the" not in names
+    # of a short text no such thing can be told
+    short = ll.Recording.of_weights(list(weights[..., :100, :100]), words[:100])
+    assert 71 not in background(short)

@@ -32,6 +32,16 @@ def test_feedforward_formulas():
     assert FeedForward(8).up.out_features == 32
 
 
+def test_a_long_text_passes_the_feedforward_layer_in_runs():
+    layer, x = FeedForward(8, 12, activation="swiglu"), torch.randn(2, 1300, 8)
+    widths: list[int] = []
+    layer.up.register_forward_hook(lambda _, args, __: widths.append(args[0].shape[-2]))
+    expected = layer(x)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), expected)
+    assert widths == [1300, 1024, 1024, 552]  # whole where a gradient may be asked for
+
+
 @pytest.mark.usefixtures("untyped")
 def test_feedforward_refusals():
     with pytest.raises(OptionError, match=r"activation must be one of .* found 'tanh'"):

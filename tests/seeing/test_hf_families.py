@@ -7,6 +7,9 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
+
+import limelight as ll
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,8 +36,21 @@ def test_the_table_of_families_is_current(families):
 
 
 def test_a_few_families_are_seen_as_the_table_says(families):
-    rows = {"bert": "fused", "bloom": "dense", "longformer": "refused", "wavlm": "fused"}
+    rows = {
+        "bert": "fused", "bloom": "dense", "longformer": "refused", "wavlm": "fused",
+        "git": "dense",  # a model with a softmax of its own around one on the interface
+    }  # fmt: skip
     table = (ROOT / "docs" / "models.md").read_text("utf-8")
     for family, seen in rows.items():
         assert families.seen(family).seen == seen
         assert f"| {family} | {seen} | run |" in table
+
+
+@pytest.mark.usefixtures("untyped")
+def test_a_model_that_fails_when_asked_for_its_weights_is_said_to(families):
+    from transformers.models.maskformer import modeling_maskformer_swin as home
+
+    model, inputs = families.tiny(home.MaskFormerSwinModel, {})
+    with pytest.raises(TypeError) as caught, torch.no_grad(), ll.watch(model):
+        model(**inputs)
+    assert "output_attentions=True" in caught.value.__notes__[0]

@@ -129,6 +129,31 @@ def test_encoder_decoder_attends_in_three_ways():
         watched.seen(0)
 
 
+def test_queries_and_keys_of_a_long_text_lie_on_disk(monkeypatch):
+    from limelight.seeing.recording.shelf import shelve
+    from limelight.seeing.watching import watched as watching
+
+    model, ids = BERT(), torch.randint(3, 99, (1, 12))
+    with torch.no_grad(), ll.watch(model) as watched:
+        model(ids)
+    expected = watched.recording()
+    moved = []
+
+    def shelved(seen, calls):
+        result = shelve(seen, calls, room=0)
+        moved.append((seen, result, calls))
+        return result
+
+    monkeypatch.setattr(watching, "shelve", shelved)
+    with torch.no_grad(), ll.watch(model) as watched:
+        model(ids)
+    for seen, result, calls in moved:
+        assert calls == 2
+        query = result.source.problem.query
+        assert query.data_ptr() != seen.source.problem.query.data_ptr()
+    assert torch.equal(watched.recording().weights(1, 2), expected.weights(1, 2))
+
+
 def test_some_layers_and_heads():
     model = DECODERS["llama"]()
     with torch.no_grad(), ll.watch(model, ll.Lens(top=2), layers=[1], heads=[3, 0]) as watched:

@@ -29,6 +29,8 @@ from limelight.seeing.recording.tokens import Token, word_at
 
 FAR = 64
 """Words beyond which a link is as far as any: reach must not win over weight in a long text."""
+AROUND = 64
+"""Tokens on either side that one is compared with: what is near stands alike among the queries."""
 FEW = 2
 """Links of one head among those worth a look, at most."""
 FUNCTION = 0.5
@@ -384,14 +386,17 @@ def opening(recording: Recording, layer: int | None = None, head: int | None = N
 
 
 def receivers(recording: Recording, n: int = 8) -> list[tuple[int, float]]:
-    """The keys that receive most, background left out: each with its share of all attention.
+    """The keys that receive most, each with its share of all attention.
+
+    Background tokens and function words are left out: they receive for want of anything better.
 
     share_j = Σ over layers, heads and queries of weights_ij / Σ over all keys
     """
     noted = summary(recording)
     total = torch.stack([layer.received.double().sum(0) for layer in noted.layers]).sum(0)
     share = total / total.sum().clamp_min(1e-30)
-    best = (share * noted.answers).topk(min(n, len(share)))
+    telling = noted.answers & (noted.answer_worth == 1)
+    best = (share * telling).topk(min(n, len(share)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [(key, value) for key, value in pairs if value > 0]
 
@@ -576,8 +581,10 @@ def _best(
 
 
 def _sinks(recording: Recording, layers: Sequence[Noted]) -> frozenset[int]:
-    """Special tokens; and the first token where it draws, over all layers and heads, more than
-    four times what it would if each query spread its weight evenly over the keys it may see.
+    """Special tokens; the first token where it draws, over all layers and heads, more than four
+    times what it would if each query spread its weight evenly over the keys it may see; and of a
+    long text every token that draws more than six times the mean of all tokens, and than the median
+    of those around it.
     """
     special = {j for j, token in enumerate(recording.tokens) if token.special}
     queries, keys = len(recording.queries), len(recording.tokens)
@@ -588,6 +595,11 @@ def _sinks(recording: Recording, layers: Sequence[Noted]) -> frozenset[int]:
         even = sum(1 / (i + 1) for i in range(queries)) / queries if causal else 1 / keys
         if share > min(4 * even, 0.5):
             special.add(0)
+    if keys > 2 * AROUND:
+        drawn = torch.stack([noted.received.double().sum(0) for noted in layers]).sum(0)
+        near = torch.cat([drawn[:AROUND].flip(0), drawn, drawn[-AROUND:].flip(0)])
+        usual = near.unfold(0, 2 * AROUND + 1, 1).median(-1).values
+        special |= set((drawn > 6 * usual.clamp_min(drawn.mean())).nonzero()[:, 0].tolist())
     return frozenset(special)
 
 

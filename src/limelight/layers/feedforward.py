@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -14,6 +15,9 @@ from limelight.layers.linear import Linear
 from limelight.ops.activations import gelu, gelu_tanh, swiglu
 
 Activation = Literal["relu", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"]
+
+RUN = 1024
+"""Tokens that are taken at once where no gradient asks for what lies between."""
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
 """Activations of two matrices, gate and up."""
@@ -75,4 +79,9 @@ class FeedForward(nn.Module):
         """`… m` → `… m`, each token by itself."""
         if x.shape[-1] != self.width:
             raise ShapeError(f"x has shape {shape_text(x)}, expected m = {self.width} as last axis")
-        return self.down(self._activate(self.up(x)))
+        rows = x.shape[:-1].numel()
+        if rows <= RUN or torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self.down(self._activate(self.up(x)))
+        # A token needs no other: of a long text only some are `f` channels wide at a time.
+        runs = x.reshape(rows, -1).split(RUN)
+        return torch.cat([self.down(self._activate(self.up(run))) for run in runs]).view(x.shape)

@@ -346,7 +346,9 @@ class Overview:
             line.append(" " * (17 - len(first)) + f"{distance:8,.1f} tokens ")
             line.append_text(ink.bar(distance / far, 16))
             yield line
-        yield Text("\nTokens that receive most, background left out:", style="bold")
+        yield Text(
+            "\nTokens that receive most, background and function words left out:", style="bold"
+        )
         for label, share in self.receive:
             line = Text(f"  {ink.spell(fit(label, 28))} {100 * share:6.2f}%  ")
             line.append_text(ink.bar(share / max(self.receive[0][1], 1e-9), 24))

@@ -8,8 +8,11 @@ They lie where Python's `tempfile` puts such files: TMPDIR names another place.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
+from functools import cache
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +37,8 @@ def shelve(seen: Seen, calls: int, room: int = ROOM) -> Seen:
         return seen
     problem = source.problem
     tensors = (problem.query, problem.key, problem.value)
+    if not all(tensor.is_cpu for tensor in tensors):
+        return seen
     if calls * sum(tensor.nbytes for tensor in tensors) <= room:
         return seen
     try:
@@ -41,7 +46,23 @@ def shelve(seen: Seen, calls: int, room: int = ROOM) -> Seen:
     except (OSError, RuntimeError):  # no such place, or no room there: then in memory
         return seen
     problem = replace(problem, query=query, key=key, value=value)
+    _give_back()
     return replace(seen, source=Recomputed(problem))
+
+
+def _give_back() -> None:
+    """Return freed memory to the system: between layers the C library would keep hundreds of MB."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):  # a C library that is not GNU's
+        return None
 
 
 def on_disk(tensor: Tensor) -> Tensor:

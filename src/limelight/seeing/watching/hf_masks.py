@@ -52,6 +52,10 @@ class LazyMask:
         b, i, j = self.sizes
         return torch.Size((b, 1, i, j))
 
+    def size(self, dim: int | None = None) -> Any:
+        """As `shape`, which says nothing of the numbers."""
+        return self.shape if dim is None else self.shape[dim]
+
     def contiguous(self) -> LazyMask:
         """Itself: generate() asks for this before it calls the model."""
         return self

@@ -32,7 +32,7 @@ from limelight.ops.masks.band import causal
 from limelight.ops.masks.mask import Mask
 from limelight.ops.problem import Problem, check_problem
 from limelight.seeing.watching.hf_masks import LazyMask, lazy_mask
-from limelight.seeing.watching.unseen import ATTENTION
+from limelight.seeing.watching.unseen import ATTENTION, is_named_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -131,7 +131,7 @@ def check_model(model: nn.Module) -> None:
 def switched(model: nn.Module) -> Generator[None]:
     """Within the block, the Hugging Face models in a module run on limelight's attention.
 
-    Those that compute attention by themselves go on as they are.
+    Those that compute attention by themselves go on as they are, with masks of their own kind.
     """
     if "transformers" not in sys.modules:  # then no model is one of its
         yield
@@ -153,11 +153,35 @@ def switched(model: nn.Module) -> Generator[None]:
             if part not in done and part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
                 part.set_attn_implementation(NAME)
                 done.update(part.modules())
+        for config in _left_alone(parts):
+            config._attn_implementation_internal = configs[id(config)][1]
         _watching.reset(token)
         yield
     finally:
         for config, before in configs.values():
             config._attn_implementation_internal = before
+
+
+def _left_alone(parts: list[Any]) -> list[Any]:
+    """The configs of models whose attention is all of their own making, and of no others."""
+    among = set(parts)
+    configs: dict[int, Any] = {}
+    alone: dict[int, bool] = {}
+    for part in parts:
+        others = (other for other in part.modules() if other in among and other is not part)
+        nested = {module for other in others for module in other.modules()}
+        attending = {
+            type(module)
+            for module in part.modules()
+            if module not in nested and is_named_attention(module)
+        }
+        if attending:  # a head around a model says nothing about it
+            own = all(
+                is_own_attention(kind, sys.modules.get(kind.__module__)) for kind in attending
+            )
+            configs[id(part.config)] = part.config
+            alone[id(part.config)] = alone.get(id(part.config), True) and own
+    return [config for key, config in configs.items() if alone[key]]
 
 
 def attention(

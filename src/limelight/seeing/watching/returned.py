@@ -22,6 +22,11 @@ from limelight.seeing.watching.stacks import is_cross
 _BY_WINDOW = ("led", "longformer")
 """Families whose encoders give back a weight for each place in a window, not for each token."""
 
+FAILED = (
+    "limelight.watch asked {} for its attention weights (output_attentions=True), for it computes "
+    "attention by itself. If it runs without and fails with it, its attention cannot be seen."
+)
+
 Record = Callable[[str, int, Tensor], None]
 """Takes the label of a stack, a layer and its weights, `b h i j`."""
 
@@ -31,23 +36,29 @@ def asked_for_weights(model: nn.Module, record: Record) -> Generator[None]:
     """Within the block, models that compute attention by themselves are asked for their weights."""
     hooks: list[Any] = []
     depth = 0
+    asking = False
+    """whether a model runs that was asked for more than the caller did"""
     wanted = False
     """whether the caller asked too"""
 
     def enter(part: nn.Module, args: Any, options: dict[str, Any]) -> Any:
-        nonlocal depth, wanted
+        nonlocal depth, wanted, asking
         depth += 1
         if depth > 1 or not _takes_the_option(type(part)):
             return None
         config = getattr(part, "config", None)
         wanted = bool(options.get("output_attentions", getattr(config, "output_attentions", False)))
+        asking = not wanted
         return args, {**options, "output_attentions": True}
 
     def leave(part: nn.Module, _args: Any, options: dict[str, Any], output: Any) -> Any:
-        nonlocal depth
+        nonlocal depth, asking
         cached = options.get("past_key_values") is not None
         depth -= 1
-        if depth or not hasattr(output, "keys"):
+        if depth or output is None:  # inside another, or it failed
+            return None
+        asking = False
+        if not hasattr(output, "keys"):
             return None
         by_window = getattr(getattr(part, "config", None), "model_type", "") in _BY_WINDOW
         for label, layers in _fields(output):
@@ -67,6 +78,10 @@ def asked_for_weights(model: nn.Module, record: Record) -> Generator[None]:
             hooks.append(part.register_forward_hook(leave, with_kwargs=True, always_call=True))
     try:
         yield
+    except Exception as error:
+        if asking:
+            error.add_note(FAILED.format(type(model).__name__))
+        raise
     finally:
         for hook in hooks:
             hook.remove()
