@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import limelight as ll
-from limelight.insight.ablation import Ablation, ablate_role
+from limelight.insight.ablation import Ablation, ablate_role, repeat_loss
 from limelight.insight.heads import HeadRoles
 
 HERE = Path(__file__).parent
@@ -20,7 +20,7 @@ def main() -> None:
         roles.save(HERE / "figures" / f"heads-{name}.svg")
         parts.append(section(title, name, roles))
         if isinstance(model, ll.Decoder):
-            parts.append(ablation(roles, ablate_role(model, roles, progress=True)))
+            parts.append(ablation(model, roles, ablate_role(model, roles, progress=True)))
     (HERE / "heads.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -33,7 +33,7 @@ def section(title: str, name: str, roles: HeadRoles) -> str:
     )
 
 
-def ablation(roles: HeadRoles, found: Ablation) -> str:
+def ablation(model: ll.Decoder, roles: HeadRoles, found: Ablation) -> str:
     given = int(roles.scores["induction"].given.sum())
     best = ", ".join(
         f"layer {layer} head {head} ({score:.2f})" for layer, head, score in roles.top("induction")
@@ -49,25 +49,26 @@ def ablation(roles: HeadRoles, found: Ablation) -> str:
         f"and without five others drawn at random {mean:.2f} on average, {median:.2f} in the "
         f"median ({min(found.random):.2f} to {max(found.random):.2f} over {len(found.random)} "
         f"draws). Taking out the induction heads costs more than {more} of the "
-        f"{len(found.random)} random draws{exceptions(found)}. Zeroing a head also takes away "
-        "whatever else it did, and other heads may step in: this says that these heads matter "
+        f"{len(found.random)} random draws{exceptions(model, found)}. Zeroing a head also takes "
+        "away whatever else it did, and other heads may step in: this says that these heads matter "
         "for copying here, not that they are all that does."
     )
 
 
-def exceptions(found: Ablation) -> str:
-    """The draws that cost as much, by name: what a random head does is not nothing."""
-    worse = [
-        ", ".join(f"{layer}·{head}" for layer, head in sorted(heads))
-        for heads, loss in zip(found.drawn, found.random, strict=True)
-        if loss >= found.without
-    ]
-    if not worse:
-        return ""
-    return (
-        f"; the other {len(worse)} took out {' and '.join(worse)}. Some single heads, those of the "
-        "first layers above all, are needed by everything that follows, copying included"
-    )
+def exceptions(model: ll.Decoder, found: Ablation) -> str:
+    """The draws that cost as much, and the head of each that costs most by itself."""
+    said = ""
+    for heads, loss in zip(found.drawn, found.random, strict=True):
+        if loss < found.without:
+            continue
+        names = ", ".join(f"{layer}·{head}" for layer, head in sorted(heads))
+        alone = {head: repeat_loss(model, [head]) for head in heads}
+        layer, head = max(alone, key=lambda head: alone[head])
+        said += (
+            f"; the draw that costs {loss:.2f} takes out {names}, of which {layer}·{head} "
+            f"costs most by itself ({alone[layer, head]:.2f})"
+        )
+    return said
 
 
 INTRODUCTION = """# What heads do

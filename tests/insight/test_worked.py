@@ -242,6 +242,8 @@ def test_formats_hold_every_number() -> None:
     latex = FORMATS["latex"](example, 3)
     assert latex.count(r"\begin{bmatrix}") == latex.count(r"\end{bmatrix}") > 20
     assert latex.count("{") == latex.count("}")
+    for name in known_examples():  # pdflatex knows no digit below or above the line
+        assert {c for c in FORMATS["latex"](worked(name), 3) if ord(c) > 126} <= {"×"}
 
 
 def test_check_says_what_is_wrong_and_exits_so(

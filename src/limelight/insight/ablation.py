@@ -80,8 +80,6 @@ def ablate_role(
         for head in range(roles.heads)
         if (layer, head) not in chosen
     ]
-    vocabulary, begin = random_vocabulary(model, None)
-    rows, size = repeated_rows(vocabulary, begin, seed + 1000)
     generator = generator_for(seed, 5)
     sets = [
         tuple(
@@ -89,12 +87,20 @@ def ablate_role(
         )
         for _ in range(draws)
     ]
-    losses: list[float] = []
-    with at_rest(model):
-        for heads in tracked([(), chosen, *sets], "ablating", draws + 2, progress=progress):
-            with ablating(model, heads):
-                losses.append(_loss(model, rows, size))
-    return Ablation(chosen, losses[0], losses[1], tuple(losses[2:]), tuple(sets))
+    sets = [(), chosen, *sets]
+    losses = [
+        repeat_loss(model, heads, seed=seed)
+        for heads in tracked(sets, "ablating", draws + 2, progress=progress)
+    ]
+    return Ablation(chosen, losses[0], losses[1], tuple(losses[2:]), tuple(sets[2:]))
+
+
+def repeat_loss(model: Decoder, without: Iterable[Head] = (), *, seed: int = 0) -> float:
+    """The loss on tokens that repeat, in nats a token, with some heads taken out."""
+    vocabulary, begin = random_vocabulary(model, None)
+    rows, size = repeated_rows(vocabulary, begin, seed + 1000)
+    with at_rest(model), ablating(model, without):
+        return _loss(model, rows, size)
 
 
 @torch.no_grad()

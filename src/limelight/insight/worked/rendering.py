@@ -86,13 +86,17 @@ def latex(example: Worked, decimals: int) -> str:
     lines = [
         "% Compile with xelatex or lualatex where tokens are not Latin.",
         r"\documentclass{article}",
-        r"\usepackage{amsmath,booktabs}",
+        r"\usepackage[margin=2cm]{geometry}",
+        r"\usepackage{amsmath}",
         r"\begin{document}",
         rf"\section*{{{latex_text(example.title)}}}",
         "Tokens: " + ", ".join(latex_text(token) for token in example.tokens) + ".",
     ]
     for step in example.steps():
-        lines.append(rf"\paragraph{{{latex_text(_heading(step))}}} {latex_text(step.meaning)}.")
+        heading = latex_text(_heading(step)).replace(
+            latex_text(step.symbol), f"${_tex(step.symbol)}$"
+        )
+        lines.append(rf"\paragraph{{{heading}}} {latex_text(step.meaning)}.")
         lines.append(rf"\[ {_equation(step, decimals)} \]")
     return "\n".join([*lines, r"\end{document}"])
 
