@@ -140,7 +140,7 @@ def test_hostile_text_is_printed_as_text() -> None:
         (["hello", "--html", "x" * 300 + ".html"], "File name too long"),
         (["hello", "--model", "x" * 300], "cannot be read: File name too long|no such file"),
         (["--file", "x" * 300], "cannot be read: File name too long"),
-        (["--file", "\x1b[31mred.txt"], "␛\\[31mred.txt: cannot be read"),
+        (["--file", "\x1b[31mred.txt"], "red.txt: cannot be read"),
         (["\udcff not text"], "TEXT is not UTF-8"),
     ],
 )
@@ -152,7 +152,7 @@ def test_what_cannot_be_done_is_said_and_nothing_written(words: list[str], said:
 
 def test_a_file_that_is_not_text_is_refused() -> None:
     Path("picture.bin").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(LimelightError, match="it is not UTF-8 text"):
+    with pytest.raises(LimelightError, match=r"picture\.bin: not UTF-8 text"):
         show("--file", "picture.bin")
 
 

@@ -10,8 +10,6 @@ import torch
 
 import limelight as ll
 from limelight.insight.salience import (
-    FUNCTION_WORDS,
-    background,
     head_links,
     opening,
     pooled,
@@ -20,8 +18,8 @@ from limelight.insight.salience import (
     salient,
     salient_links,
     strongest,
-    summary,
 )
+from limelight.insight.summary import FUNCTION_WORDS, background, summary
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Recording

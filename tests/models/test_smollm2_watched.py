@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.insight.salience import summary
+from limelight.insight.summary import summary
 
 LENS = ll.Lens(top=4, entropy=True, received=True)
 

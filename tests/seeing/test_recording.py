@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import limelight as ll
 from limelight.errors import FileError, OptionError, ShapeError
-from limelight.insight.salience import summary
+from limelight.insight.summary import summary
 from limelight.seeing.look import look
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.stored import checksum

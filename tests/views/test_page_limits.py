@@ -14,7 +14,8 @@ import pytest
 import torch
 
 import limelight as ll
-from limelight.insight.salience import background, opening, summary
+from limelight.insight.salience import opening
+from limelight.insight.summary import background, summary
 from limelight.labels import visible
 from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Recording

@@ -149,27 +149,18 @@ def _read(text: str | None, file: Path | None) -> str:
     """The text from where the person said it is."""
     import sys
 
-    from limelight.cli.streams import read_stdin
+    from limelight.cli.streams import read_input, read_stdin
     from limelight.errors import OptionError
 
     if text is not None and file is not None:
         raise OptionError("give a TEXT or --file, found both")
     if file is not None:
-        try:
-            return _decoded(file.read_bytes())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise OptionError(f"--file {_name(file)}: cannot be read: {reason}") from error
+        return read_input(file)
     if text == "-" or (text is None and (sys.stdin is None or not sys.stdin.isatty())):
         return read_stdin()
     if text is not None and any("\ud800" <= letter <= "\udfff" for letter in text):
         raise OptionError("TEXT is not UTF-8: put it into a file and name its encoding first")
     return EXAMPLE if text is None else text
-
-
-def _decoded(data: bytes) -> str:
-    """UTF-8, with or without a mark at its beginning."""
-    return data.decode("utf-8-sig").replace("\r\n", "\n")
 
 
 def _load(name: str) -> Model:

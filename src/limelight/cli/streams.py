@@ -46,11 +46,14 @@ def read_stdin() -> str:
 
 
 def read_input(file: Path) -> str:
-    """The UTF-8 text of a file, or of standard input for "-"; a pipe is read to its end."""
+    """The UTF-8 text of a file, or of standard input for "-"; a pipe is read to its end.
+
+    A mark at the beginning, as editors write it, is no part of the text.
+    """
     if str(file) == "-":
         return read_stdin()
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise FileError(f"{file}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -18,6 +18,7 @@ from limelight.explorer.library import Library
 from limelight.explorer.work import GoneError, Turn, Worker
 
 if TYPE_CHECKING:
+    from limelight.models.loading.pretrained import Model
     from limelight.seeing.recording.recording import Recording
 
 Result = TypeVar("Result")
@@ -32,6 +33,10 @@ class Desk:
 
     def __init__(self, library: Library, worker: Worker) -> None:
         self.library, self.worker = library, worker
+
+    def read(self, ask: asks.Ask, turn: Turn) -> tuple[Model, Recording]:
+        """The model that is asked for, and its recording of the text."""
+        return self.library.model(ask.model), self.library.recording(ask.model, ask.text, turn)
 
     async def frame(
         self, request: Request, ask: asks.Ask, answer: Callable[[Recording, Turn], bytes]

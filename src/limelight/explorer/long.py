@@ -10,7 +10,7 @@ from torch.nn.functional import max_pool2d, pad
 
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
-from limelight.insight.salience import background
+from limelight.insight.summary import background
 from limelight.ops.backends.reference import scores
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -46,12 +47,19 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
 
         return await desk.events(work)
 
-    @app.post("/api/head", responses=frames, response_class=Response)
-    async def head(request: Request, ask: asks.AskHead) -> Response:
-        """All weights of one head."""
-        return await desk.frame(
-            request, ask, lambda rec, _: attention.head_frame(rec, ask.layer, ask.head)
-        )
+    def of_a_head(name: str, make: Callable[[Recording, int, int], bytes]) -> None:
+        """An address that answers with a frame of one head; the document says what `make` does."""
+
+        async def answer(request: Request, ask: asks.AskHead) -> Response:
+            return await desk.frame(request, ask, lambda rec, _: make(rec, ask.layer, ask.head))
+
+        route = app.post(f"/api/{name}", name=name, description=make.__doc__, responses=frames,
+                         response_class=Response)  # fmt: skip
+        route(answer)
+
+    of_a_head("head", attention.head_frame)
+    of_a_head("steps", steps.steps_frame)
+    of_a_head("overview", long.overview_frame)
 
     @app.post("/api/link", responses=frames, response_class=Response)
     async def link(request: Request, ask: asks.AskLink) -> Response:
@@ -60,22 +68,14 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
             request, ask, lambda rec, turn: attention.link_frame(rec, ask.queries, ask.keys, turn)
         )
 
-    @app.post("/api/steps", responses=frames, response_class=Response)
-    async def steps_(request: Request, ask: asks.AskHead) -> Response:
-        """Every matrix of one head."""
-        return await desk.frame(
-            request, ask, lambda rec, _: steps.steps_frame(rec, ask.layer, ask.head)
-        )
-
     @app.post("/api/why", responses=errors)
     async def why_(request: Request, ask: asks.AskWhy) -> dict[str, Any]:
         """The score of one link, split by where its parts came from."""
 
         def work(turn: Turn) -> dict[str, Any]:
-            model, name = desk.library.model(ask.model), desk.library.path(ask.model)
-            rec = desk.library.recording(ask.model, ask.text, turn)
+            model, rec = desk.read(ask, turn)
             where = ask.layer, ask.head, ask.query, ask.key
-            return why.score_parts(model, rec, name, *where, turn)
+            return why.score_parts(model, rec, desk.library.path(ask.model), *where, turn)
 
         return await desk.run(request, work)
 
@@ -96,13 +96,6 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
         """The worked example, edited cell by cell, and the audit of its print."""
         edited = ask.model_dump(exclude_none=True)
         return await desk.run(request, lambda _: steps.worked_example(edited))
-
-    @app.post("/api/overview", responses=frames, response_class=Response)
-    async def overview(request: Request, ask: asks.AskHead) -> Response:
-        """A long text's map of one head, and strips along its axes."""
-        return await desk.frame(
-            request, ask, lambda rec, _: long.overview_frame(rec, ask.layer, ask.head)
-        )
 
     @app.post("/api/tile", responses=frames, response_class=Response)
     async def tile(request: Request, ask: asks.AskTile) -> Response:
@@ -158,8 +151,7 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
         """What cutting each link of a token causes, link by link."""
 
         def work(turn: Turn) -> dict[str, Any]:
-            model = desk.library.model(ask.model)
-            rec = desk.library.recording(ask.model, ask.text, turn)
+            model, rec = desk.read(ask, turn)
             where = _heads(rec) if ask.everywhere else [(ask.layer, ask.head)]
             return cause.effects(model, rec, ask.query, where, turn)
 
@@ -170,8 +162,7 @@ def add_routes(app: FastAPI, desk: Desk, errors: Told, frames: Told, events: Tol
         """What changes when some links are cut together."""
 
         def work(turn: Turn) -> dict[str, Any]:
-            model = desk.library.model(ask.model)
-            rec = desk.library.recording(ask.model, ask.text, turn)
+            model, rec = desk.read(ask, turn)
             links: list[Link] = []
             for link in ask.links:
                 where = _heads(rec) if ask.everywhere else [(link.layer, link.head)]

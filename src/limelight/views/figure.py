@@ -16,7 +16,8 @@ import torch
 
 from limelight.colours import LIGHT
 from limelight.errors import OptionError
-from limelight.insight.salience import background, opening, pooled, summary
+from limelight.insight.salience import opening, pooled
+from limelight.insight.summary import background, summary
 from limelight.labels import columns as width_of
 from limelight.labels import fit, visible
 from limelight.plotting import FORMATS as FORMATS

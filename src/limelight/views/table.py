@@ -29,7 +29,8 @@ import numpy as np
 
 from limelight.errors import UnavailableError
 from limelight.files import writing
-from limelight.insight.salience import salient_links, strongest, summary
+from limelight.insight.salience import salient_links, strongest
+from limelight.insight.summary import summary
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import Token
 

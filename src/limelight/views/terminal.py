@@ -18,14 +18,8 @@ from rich.text import Text
 from torch import Tensor
 
 from limelight.colours import DARK, LIGHT, shade
-from limelight.insight.salience import (
-    background,
-    copies,
-    head_links,
-    pooled,
-    receivers,
-    summary,
-)
+from limelight.insight.salience import copies, head_links, pooled, receivers
+from limelight.insight.summary import background, summary
 from limelight.labels import columns as width_of
 from limelight.labels import fit, visible
 from limelight.printing import ascii_form

@@ -54,13 +54,8 @@ from torch.nn.functional import adaptive_avg_pool2d, adaptive_max_pool2d
 
 from limelight.colours import DARK, LIGHT
 from limelight.insight.head_labels import head_labels
-from limelight.insight.salience import (
-    head_links,
-    opening,
-    pooled,
-    salient_links,
-    summary,
-)
+from limelight.insight.salience import head_links, opening, pooled, salient_links
+from limelight.insight.summary import summary
 from limelight.labels import visible
 from limelight.ops.lens.sources import Recomputed
 from limelight.ops.problem import Problem

@@ -1,0 +1,72 @@
+"""What a lens noted of each layer, or what one sweep over the weights finds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from limelight.errors import UnavailableError
+from limelight.ops.lens.seen import Seen
+from limelight.seeing.choice import LENS
+
+
+class Noted(NamedTuple):
+    """What a lens noted of one layer; no weight in it is NaN."""
+
+    weights: Tensor
+    """h i k: each query's strongest links, strongest first"""
+    keys: Tensor
+    """h i k, −1 where there is none"""
+    received: Tensor
+    """h j"""
+    entropy: Tensor
+    """h i, in nats"""
+    distance: Tensor
+    """h i, in tokens"""
+
+
+def note(seen: Seen) -> Noted:
+    """What the lens noted, or what one sweep over the weights finds."""
+    found = seen.statistics
+    top, received, entropy, distance = found.top, found.received, found.entropy, found.distance
+    if top is None or received is None or entropy is None or distance is None:
+        if seen.source is None:
+            raise UnavailableError(
+                f"a recording that was made with {seen.lens!r} cannot be shown: without the "
+                f"weights it takes {LENS!r}"
+            )
+        return _swept(seen)
+    return Noted(
+        finite(top.weights[0]),
+        top.indices[0].cpu(),
+        finite(received[0]),
+        finite(entropy[0]),
+        finite(distance[0]),
+    )
+
+
+def _swept(seen: Seen) -> Noted:
+    """The same from the weights, some rows at a time."""
+    _, h, i, j = seen.extent
+    top: list[tuple[Tensor, Tensor]] = []
+    received, entropy, distance = torch.zeros(h, j, dtype=torch.float64), [], []
+    keys = torch.arange(j)
+    for first, tile in seen.in_tiles():
+        weights = finite(tile[0])
+        values, indices = weights.topk(min(LENS.top, j))
+        top.append((values, indices.where(values > 0, -1)))
+        received += weights.sum(1)
+        entropy.append(torch.special.entr(weights).sum(-1))
+        rows = torch.arange(first, first + weights.shape[1]) + j - i
+        distance.append((weights * (rows[:, None] - keys).abs()).sum(-1))
+    weights, indices = (torch.cat(parts, 1) for parts in zip(*top, strict=True))
+    return Noted(weights, indices, received.float(), torch.cat(entropy, 1), torch.cat(distance, 1))
+
+
+def finite(numbers: Tensor) -> Tensor:
+    """On the CPU, in float32, nothing where a model's numbers stopped being numbers."""
+    numbers = numbers.float().cpu()
+    # a copy only where it is needed: of a long text these are hundreds of megabytes
+    return numbers if bool(numbers.isfinite().all()) else numbers.nan_to_num(0.0, 0.0, 0.0)

@@ -1,0 +1,276 @@
+"""What is known of a recording without its weights: background tokens, and how links are valued.
+
+Everything is read from what the lens noted of each query (its top links, entropy, distance) and of
+each key (what it receives): one `Summary` per recording, in memory linear in the text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from limelight.insight.noted import Noted, note
+from limelight.ops.lens.sources import Joined
+from limelight.seeing.recording.recording import Link, Recording
+from limelight.seeing.recording.tokens import Token, word_at
+
+FAR = 64
+"""Words beyond which a link is as far as any: reach must not win over weight in a long text."""
+
+AROUND = 64
+"""Tokens on either side that one is compared with: what is near stands alike among the queries."""
+
+FUNCTION = 0.5
+"""What a link counts for each of its ends that is a function word."""
+
+# Articles, prepositions, conjunctions, particles and auxiliaries; no pronouns, which stand for what
+# they look at.
+_ENGLISH = (
+    "a an the of to in on at by for from with into onto over under as than about after before "
+    "between through during without within and or but nor so yet because although though while "
+    "whereas if unless until when not no do does did doesn don didn t s be been being am is was "
+    "has had have will would can could shall should may might must too also just"
+)
+
+_GERMAN = (
+    "der die das dem den des ein eine einen einem einer eines und oder aber denn weil dass wenn "
+    "als ob zu im in am an auf aus bei mit nach von vor für über unter durch ohne um bis nicht "
+    "auch nur noch"
+)
+
+FUNCTION_WORDS = frozenset(f"{_ENGLISH} {_GERMAN}".split())
+
+_PRIOR = 2.0
+"""Imagined queries that ignore a key or an offset: a mean over one or two others says little."""
+
+
+class HeadLinks(NamedTuple):
+    """The strongest link of every head, background left out: `layers heads` each."""
+
+    weight: Tensor
+    query: Tensor
+    """−1 where a head has no such link"""
+    key: Tensor
+
+
+class Links(NamedTuple):
+    """Some links of one layer."""
+
+    layer: int
+    """its position among the recorded"""
+    heads: slice
+    """their positions"""
+    rows: Tensor
+    """r: the queries"""
+    keys: Tensor
+    """h r k, −1 where there is none"""
+    weights: Tensor
+    """h r k"""
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """What the lens noted of a recording, and what follows from it."""
+
+    layers: tuple[Noted, ...]
+    sinks: frozenset[int]
+    """keys that are looked at for want of anything better"""
+    background: frozenset[int]
+    """keys that would drown the others and say little: sinks, special tokens, punctuation"""
+    asks: Tensor
+    """i: which queries are neither special nor punctuation"""
+    answers: Tensor
+    """j: which keys are no background"""
+    ask_worth: Tensor
+    """i: 1, or less for function words"""
+    answer_worth: Tensor
+    """j: alike"""
+    seeing: Tensor
+    """j: how many queries may see each key"""
+    words: Tensor | None
+    """n: the word of each token; None between two texts, which have no distance"""
+    lists: dict[tuple[int | None, int | None], list[Link]] = field(default_factory=dict)
+    """the most salient links that were asked for, by layer and head"""
+    best: HeadLinks | None = None
+    """the strongest link of every head, once `head_links` was asked"""
+
+    @classmethod
+    def of(cls, recording: Recording) -> Summary:
+        """By what the lens noted, or in one sweep over the weights where it noted less."""
+        layers = tuple(note(seen) for seen in recording.layers)
+        sinks = _sinks(recording, layers)
+        separators = {j for j, token in enumerate(recording.tokens) if token.separates}
+        background = sinks | separators
+        asks = [not (token.special or token.separates) for token in recording.queries]
+        answers = [j not in background for j in range(len(recording.tokens))]
+        same = recording.queries is recording.tokens
+        words = torch.tensor([token.word for token in recording.tokens]) if same else None
+        seeing = _seeing(recording, same and _looks_back_only(layers))
+        ask_worth, answer_worth = _worth(recording.queries), _worth(recording.tokens)
+        return cls(
+            layers, sinks, background, torch.tensor(asks), torch.tensor(answers),
+            ask_worth, answer_worth, seeing, words,
+        )  # fmt: skip
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """How spread out a head looks, mean over its queries, in bits: `layers heads`."""
+        return torch.stack([noted.entropy.mean(-1) / math.log(2) for noted in self.layers])
+
+    @cached_property
+    def distance(self) -> Tensor:
+        """How far a head looks, mean over its queries, in tokens: `layers heads`."""
+        return torch.stack([noted.distance.mean(-1) for noted in self.layers])
+
+    @cached_property
+    def received(self) -> Tensor:
+        """What keys receive per query, mean over all layers and heads: `j`."""
+        total = torch.stack([noted.received.mean(0) for noted in self.layers]).mean(0)
+        return total / max(1, len(self.asks))
+
+    def links(self, layer: int, heads: slice = slice(None)) -> Links:
+        """All links that were noted of a layer, or of some of its heads."""
+        noted, rows = self.layers[layer], torch.arange(len(self.asks))
+        return Links(layer, heads, rows, noted.keys[heads], noted.weights[heads])
+
+    def plain(self, links: Links) -> Tensor:
+        """Which links are worth showing: no background, and not between neighbouring words."""
+        keys = links.keys.clamp_min(0)
+        plain = (links.keys >= 0) & self.asks[links.rows, None] & self.answers[keys]
+        if self.words is not None:
+            plain &= (self.words[links.rows, None] - self.words[keys]).abs() > 1
+        return plain
+
+    def others(self, links: Links) -> Tensor:
+        """Which links are not worth showing, but are links: no token's look at itself."""
+        others = (links.keys >= 0) & ~self.plain(links)
+        return others if self.words is None else others & (links.keys != links.rows[:, None])
+
+    def unexplained(self, links: Links) -> Tensor:
+        """Salience: the part of a weight that others do not explain, times its reach."""
+        keys, weights = links.keys.clamp_min(0), links.weights
+        expected = self._key_share(links, keys)
+        reach = torch.ones(())
+        if self.words is not None:
+            expected = torch.maximum(expected, self._offset_share(links, keys))
+            distance = (self.words[links.rows, None] - self.words[keys]).abs()
+            reach = distance.clamp(1, FAR).float().log2()
+        reach = reach * self.ask_worth[links.rows, None] * self.answer_worth[keys]
+        return ((weights - expected) * reach).where(self.plain(links), 0.0)
+
+    def _key_share(self, links: Links, keys: Tensor) -> Tensor:
+        """What the key gets of the other queries that may see it, on average: `h r k`."""
+        received = self.layers[links.layer].received[links.heads]
+        heads = torch.arange(received.shape[0])[:, None, None]
+        others = (received[heads, keys] - links.weights).clamp_min(0.0)
+        return others / (self.seeing[keys] - 1 + _PRIOR)
+
+    def _offset_share(self, links: Links, keys: Tensor) -> Tensor:
+        """What other queries give to the key as far from them, or next to it: `h r k`."""
+        size = len(self.asks)
+        total = self._offsets[links.layer][links.heads]
+        offset = links.rows[:, None] - keys
+        heads = torch.arange(total.shape[0])[:, None, None]
+        # offsets run from 1 − n to n − 1, with one cell to spare at either end
+        here = offset + size
+        own = (total[heads, here] - links.weights).clamp_min(0.0)
+        near = torch.maximum(own, torch.maximum(total[heads, here - 1], total[heads, here + 1]))
+        return near / (size - offset.abs() - 1 + _PRIOR)
+
+    @cached_property
+    def _offsets(self) -> list[Tensor]:
+        """The weight noted at each offset, added up over all queries: `h 2n+1` of each layer."""
+        totals: list[Tensor] = []
+        size = len(self.asks)
+        for noted in self.layers:
+            offset = torch.arange(size)[:, None] - noted.keys.clamp_min(0) + size
+            total = torch.zeros(noted.keys.shape[0], 2 * size + 1)
+            totals.append(total.scatter_add_(1, offset.flatten(1), noted.weights.flatten(1)))
+        return totals
+
+    @cached_property
+    def least(self) -> list[Tensor]:
+        """The most that a link which was not noted can weigh, by query: `h i` of each layer."""
+        return [
+            noted.weights[..., -1] if noted.keys.shape[-1] < len(self.answers)
+            else torch.zeros(noted.keys.shape[:2])
+            for noted in self.layers
+        ]  # fmt: skip
+
+
+_summaries: WeakKeyDictionary[Recording, Summary] = WeakKeyDictionary()
+
+
+def summary(recording: Recording) -> Summary:
+    """What is worth showing of a recording, worked out once however many views ask."""
+    if recording not in _summaries:
+        _summaries[recording] = Summary.of(recording)
+    return _summaries[recording]
+
+
+def background(recording: Recording) -> frozenset[int]:
+    """Keys that would drown the others and say little: sinks, special tokens, punctuation.
+
+    >>> import limelight as ll
+    >>> rec = ll.look("It rained, and they stayed.")
+    >>> [rec.tokens[key].text for key in sorted(background(rec))]
+    ['[CLS]', ',', '.', '[SEP]']
+    """
+    return summary(recording).background
+
+
+def _sinks(recording: Recording, layers: Sequence[Noted]) -> frozenset[int]:
+    """Special tokens; the first token where it draws, over all layers and heads, more than four
+    times what it would if each query spread its weight evenly over the keys it may see; and of a
+    long text every token that draws more than six times the mean of all tokens, and than the median
+    of those around it.
+    """
+    special = {j for j, token in enumerate(recording.tokens) if token.special}
+    queries, keys = len(recording.queries), len(recording.tokens)
+    if keys > 1 and queries > 1:
+        share = float(torch.stack([noted.received[:, 0] for noted in layers]).mean()) / queries
+        # A causal model's early queries see few keys: the first token's even share is larger.
+        causal = _looks_back_only(layers)
+        even = sum(1 / (i + 1) for i in range(queries)) / queries if causal else 1 / keys
+        if share > min(4 * even, 0.5):
+            special.add(0)
+    if keys > 2 * AROUND:
+        drawn = torch.stack([noted.received.double().sum(0) for noted in layers]).sum(0)
+        near = torch.cat([drawn[:AROUND].flip(0), drawn, drawn[-AROUND:].flip(0)])
+        usual = near.unfold(0, 2 * AROUND + 1, 1).median(-1).values
+        special |= set((drawn > 6 * usual.clamp_min(drawn.mean())).nonzero()[:, 0].tolist())
+    return frozenset(special)
+
+
+def _worth(tokens: Sequence[Token]) -> Tensor:
+    """1 for each token, less for a word that only holds others together: `n`."""
+    return torch.tensor(
+        [FUNCTION if word_at(tokens, k).casefold() in FUNCTION_WORDS
+         or token.text.casefold() in FUNCTION_WORDS else 1.0 for k, token in enumerate(tokens)]
+    )  # fmt: skip
+
+
+def _seeing(recording: Recording, causal: bool) -> Tensor:
+    """How many queries may see each key: all, those after it, or those of its windows: `j`."""
+    queries, keys = len(recording.queries), len(recording.tokens)
+    if causal:
+        return torch.arange(queries, queries - keys, -1).float()
+    source = recording.layers[0].source
+    if not isinstance(source, Joined):
+        return torch.full((keys,), float(queries))
+    seeing = torch.zeros(keys)
+    for part in source.segments:
+        seeing[part.first_key : part.first_key + part.keys] += part.queries
+    return seeing
+
+
+def _looks_back_only(layers: Sequence[Noted]) -> bool:
+    """Whether the first query looks at nothing but the first key, in the first layer."""
+    return not bool((layers[0].keys[:, :1] > 0).any())
