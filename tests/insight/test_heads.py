@@ -12,10 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 import limelight as ll
 from limelight.insight import head_measures as measures
+from limelight.insight.ablation import ablate_role, repeat_loss
 from limelight.insight.head_measures import Sums
 from limelight.insight.heads import HeadRoles, Score
 from limelight.insight.probes import needles, sentences
 from limelight.insight.reading import read
+from limelight.models.tokens import Tokens
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
 
@@ -203,3 +205,25 @@ def test_a_module_of_anyone_is_read_with_a_tokenizer() -> None:
     assert found.roles(0, 0)[0] == found.roles(0, 1)[0] == "self"
     with pytest.raises(ll.LimelightError, match="has no tokenizer: give tokenizer="):
         ll.heads(Plain().eval(), texts)
+
+
+def test_heads_taken_out_add_nothing() -> None:
+    """The same loss as where their columns of W_o are zero; the others are drawn apart."""
+    torch.manual_seed(3)
+    config = ll.Config.llama(vocabulary=20, width=32, layers=2, heads=4, head_size=8)
+    model = ll.Decoder(config).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(3)
+    model.tokens = Tokens.characters("abcdefghijklmnop")
+    score = torch.tensor([[0.1, 0.9, 0.2, 0.0], [0.3, 0.0, 0.1, 0.8]])
+    scores = {"induction": Score(score, score, 0.0, 0.2)}
+    roles = HeadRoles("small", 1, scores, torch.zeros(2, 4), torch.zeros(2, 4))
+    found = ablate_role(model, roles, count=2, draws=3)
+    assert found.heads == ((0, 1), (1, 3))
+    assert found.whole == repeat_loss(model)
+    assert len(found.random) == len(found.drawn) == 3
+    assert all(not set(heads) & set(found.heads) and len(heads) == 2 for heads in found.drawn)
+    for layer, head in found.heads:
+        model.stack.blocks[layer].attention.output.weight.data[:, 8 * head : 8 * head + 8] = 0
+    assert found.without == pytest.approx(repeat_loss(model), abs=1e-5)
+    assert found.without != pytest.approx(found.whole, abs=1e-3)
