@@ -360,7 +360,7 @@ def smaller(name: str, value: Any, special: Iterator[int], *, stages: bool) -> A
             return next(special) if value > 98 else None
         size = next((size for rule, size in RULES if re.search(rule, name)), None)
         return None if size is None or value <= size else size
-    if isinstance(value, list | tuple) and value and all(type(one) is int for one in value):
+    if isinstance(value, list | tuple) and value and all(type(item) is int for item in value):
         if re.search(r"image_size|patch_size", name):
             return type(value)(32 if "image" in name else 8 for _ in value)
         sizes = next((sizes for rule, sizes in LISTS if re.search(rule, name)), None)

@@ -49,6 +49,6 @@ def show_picture(
         f"{picture.rows} x {picture.columns} patches."
     )
     print(f"Most in {who} after all layers (rollout), by row,column:")
-    for one in patches:
-        print(f"  {one['row']},{one['column']:<4} {one['share']:.3f}")
+    for patch in patches:
+        print(f"  {patch['row']},{patch['column']:<4} {patch['share']:.3f}")
     print(f"Wrote {visible(str(png), 200)} ({png.stat().st_size / 1000:,.0f} kB).")

@@ -134,8 +134,8 @@ def _check_files(html: Path | None, png: Path | None, csv: Path | None) -> None:
         if path is None:
             continue
         if path.suffix.lower() not in known:
-            found = _name(path.name)
-            raise OptionError(f"{option} must end in {' or '.join(known)}, found {found!r}")
+            name = _name(path.name)
+            raise OptionError(f"{option} must end in {' or '.join(known)}, found {name!r}")
         try:
             if not path.absolute().parent.is_dir():
                 folder = _name(path.parent)
@@ -299,7 +299,7 @@ def _print_json(
     recording = reading.recording
     small = len(recording.queries) * len(recording.tokens) <= 1 << 20
     weights = recording.weights(shown.layer, shown.head).nan_to_num() if small else None
-    found = as_json(recording) | {
+    document = as_json(recording) | {
         "window": {
             "total": reading.total,
             "taken": reading.taken,
@@ -315,4 +315,4 @@ def _print_json(
         "weights": None if weights is None else weights.tolist(),
     }
     # ASCII, so that no token can reach a terminal as anything but text
-    print(dumps(found, allow_nan=False))
+    print(dumps(document, allow_nan=False))

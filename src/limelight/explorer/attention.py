@@ -79,12 +79,12 @@ def link_frame(
         _check_token("keys", token, len(recording.tokens))
     sums: list[Tensor] = []
     for seen in recording.layers:
-        given = torch.zeros(seen.extent.h)
+        total = torch.zeros(seen.extent.h)
         for first in range(0, len(queries), _ROWS):
             turn.pause()
             rows = seen.rows(list(queries[first : first + _ROWS]))[0]
-            given += rows[..., list(keys)].float().sum((-2, -1)).cpu()
-        sums.append(given / len(queries))
+            total += rows[..., list(keys)].float().sum((-2, -1)).cpu()
+        sums.append(total / len(queries))
     return frame({"queries": list(queries), "keys": list(keys)}, {"weights": torch.stack(sums)})
 
 

@@ -55,7 +55,7 @@ def cut(model: Model, recording: Recording, links: Sequence[Link], turn: Turn) -
         if max(link.query, link.key) >= run.count:
             raise OptionError(f"a link names token {max(link.query, link.key)} of {run.count}")
     before, after = run.hidden([]), run.hidden(links)
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "measure": run.measure,
         "tokens": (1 - cosine_similarity(before, after, dim=-1)).clamp(min=0).tolist(),
     }
@@ -63,16 +63,16 @@ def cut(model: Model, recording: Recording, links: Sequence[Link], turn: Turn) -
         old, new = (model.logits(each[-1]).float().log_softmax(-1) for each in (before, after))
         ids = list(dict.fromkeys([*old.topk(CANDIDATES).indices.tolist(),
                                   *new.topk(CANDIDATES).indices.tolist()]))  # fmt: skip
-        found["kl"] = _kl(old, new)
-        found["next"] = [
+        document["kl"] = _kl(old, new)
+        document["next"] = [
             {"text": _token(model, token), "before": float(old[token].exp()),
              "after": float(new[token].exp())}
             for token in ids
         ]  # fmt: skip
     else:
         whole = [each.mean(0) for each in (before, after)]
-        found["sentence"] = float(1 - cosine_similarity(whole[0], whole[1], dim=-1))
-    return found
+        document["sentence"] = float(1 - cosine_similarity(whole[0], whole[1], dim=-1))
+    return document
 
 
 class _Run:

@@ -44,12 +44,12 @@ class File(NamedTuple):
 
 def served() -> dict[str, File]:
     """Every file by its address under `/assets/`; the page itself as `index.html`."""
-    found: dict[str, File] = {}
+    files: dict[str, File] = {}
     for folder, place in ((OWN, "explorer/assets/"), (SHARED, "views/page/assets/")):
         for path in sorted(folder.iterdir()):
             if path.suffix in _KINDS:
                 data = path.read_bytes()
                 tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
-                found[place + path.name] = File(gzip.compress(data, 6), _KINDS[path.suffix], tag)
-    found["index.html"] = found.pop("explorer/assets/index.html")
-    return found
+                files[place + path.name] = File(gzip.compress(data, 6), _KINDS[path.suffix], tag)
+    files["index.html"] = files.pop("explorer/assets/index.html")
+    return files

@@ -105,7 +105,7 @@ def _watched(step: Any) -> tuple[Tensor, dict[str, Any]]:
         "mean": [round(value, 4) for value in best.tolist()],
         "heads": [
             [layer, head, int(row.argmax()), round(float(row.max()), 4)]
-            for layer, found in enumerate(rows)
-            for head, row in enumerate(found)
+            for layer, by_head in enumerate(rows)
+            for head, row in enumerate(by_head)
         ],
     }

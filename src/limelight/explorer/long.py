@@ -86,8 +86,8 @@ def looks_frame(recording: Recording, layer: int, head: int, tokens: Sequence[in
         received += _nearly(part, slice(0, i), slice(token, token + 1))[0, 0, :, 0].float().cpu()
     best = received.topk(min(_LISTED, i)).indices.tolist()
     received[best] = part.rows(best)[0, 0][:, list(tokens)].float().sum(-1).cpu()
-    given = part.rows(list(tokens))[0, 0].float().sum(0)
-    return frame({"tokens": list(tokens)}, {"from": received, "to": given})
+    paid = part.rows(list(tokens))[0, 0].float().sum(0)
+    return frame({"tokens": list(tokens)}, {"from": received, "to": paid})
 
 
 def _nearly(seen: Seen, rows: slice, columns: slice) -> Tensor:

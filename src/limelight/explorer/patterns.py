@@ -32,8 +32,8 @@ def patterns(recording: Recording) -> Tensor:
             for kind, (queries, keys) in enumerate(places):
                 inside = (queries >= first) & (queries <= int(rows[-1]))
                 if inside.any():
-                    found = weights[:, queries[inside] - first, keys[inside]]
-                    shares[layer, :, kind] += found.sum(-1)
+                    met = weights[:, queries[inside] - first, keys[inside]]
+                    shares[layer, :, kind] += met.sum(-1)
     counts = torch.tensor([max(1, len(queries.unique())) for queries, _ in places])
     return shares / counts
 

@@ -32,10 +32,10 @@ def roles(model: Model, corpus: str | None, turn: Turn) -> dict[str, Any]:
         return call.attend()
 
     with intercept(between):
-        found = heads(model, None if corpus is None else [corpus], progress=False)
+        roles = heads(model, None if corpus is None else [corpus], progress=False)
     return {
-        "texts": found.texts,
-        "labels": found.labels(),
+        "texts": roles.texts,
+        "labels": roles.labels(),
         "roles": [
             {
                 "name": name,
@@ -44,6 +44,6 @@ def roles(model: Model, corpus: str | None, turn: Turn) -> dict[str, Any]:
                 "held": score.held.double().tolist(),
                 "heads": score.given.nonzero().tolist(),
             }
-            for name, score in found.scores.items()
+            for name, score in roles.scores.items()
         ],
     }

@@ -31,15 +31,15 @@ def steps_frame(recording: Recording, layer: int, head: int) -> bytes:
         raise OptionError(
             f"step by step is for texts of up to {MOST_TOKENS} tokens, this one has {count}"
         )
-    told = recording.steps(layer, head)
+    flow = recording.steps(layer, head)
     source = recording.seen(layer).source
     scale = source.problem.scale if isinstance(source, Recomputed) else 1.0
     softcap = source.problem.softcap if isinstance(source, Recomputed) else None
-    chosen = [step for step in told if step.name in _SENT]
+    chosen = [step for step in flow if step.name in _SENT]
     steps = [{"name": s.name, "formula": s.formula, "axes": s.axes} for s in chosen]
     about = {
         "layer": layer, "head": head, "position": recording.head_position(head),
-        "scale": scale, "softcap": softcap, "steps": steps, "missing": told.missing,
+        "scale": scale, "softcap": softcap, "steps": steps, "missing": flow.missing,
     }  # fmt: skip
     return frame(about, {step.name: step.value.float() for step in chosen})
 

@@ -26,7 +26,7 @@ def json_file(recording: Recording, layer: int, head: int) -> str:
     count = max(len(recording.queries), len(recording.tokens))
     if count > MOST_TOKENS:
         raise OptionError(f"JSON is for up to {MOST_TOKENS:,} tokens, this text has {count:,}")
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "model": recording.model,
         "text": recording.text,
         "tokens": [token.text for token in recording.tokens],
@@ -34,7 +34,7 @@ def json_file(recording: Recording, layer: int, head: int) -> str:
         "head": head,
         "weights": recording.weights(layer, head).tolist(),
     }
-    return dumps(found)
+    return dumps(document)
 
 
 def python_lines(

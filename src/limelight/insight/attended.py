@@ -44,10 +44,10 @@ def attended(recording: Recording, n: int = 3, query: int = 0) -> list[Link]:
     silent[0] |= float(weights[:, 0].mean()) > SINK
     best, which = weights.max(0)
     best[torch.tensor(silent)] = 0
-    found: list[Link] = []
+    listed: list[Link] = []
     for key in best.argsort(descending=True, stable=True)[:n].tolist():
         if best[key] > 0:
             place, head = divmod(int(which[key]), heads)
             layer, number = recording.layer_numbers[place], recording.head_numbers[head]
-            found.append(recording.link(layer, number, query, key, float(best[key])))
-    return found
+            listed.append(recording.link(layer, number, query, key, float(best[key])))
+    return listed

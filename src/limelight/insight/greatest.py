@@ -46,8 +46,8 @@ def greatest(
         position = recording.layer_numbers.index(number)
         # only what would be among the greatest so far can come from rows that must be recomputed
         least = listed[n - 1][0] if len(listed) >= n else 0.0
-        found = greatest_of_layer(recording, position, per_head, value, positions, least, reach)
-        for name, links in zip(heads, found, strict=True):
+        by_head = greatest_of_layer(recording, position, per_head, value, positions, least, reach)
+        for name, links in zip(heads, by_head, strict=True):
             listed += [
                 (worth, recording.link(number, name, query, key, weight))
                 for weight, query, key, worth in links
@@ -90,11 +90,11 @@ def greatest_of_layer(
     run = slice(heads[0], heads[0] + 1) if len(heads) == 1 else slice(None)
     links = noted.links(position, run)
     values = value(links)
-    found = [_best(links, values, head - (run.start or 0), count) for head in heads]
+    by_head = [_best(links, values, head - (run.start or 0), count) for head in heads]
     if seen.source is None:
-        return found
+        return by_head
     enough = torch.tensor(
-        [max(least, some[-1][3] if len(some) >= count else 0.0) for some in found]
+        [max(least, some[-1][3] if len(some) >= count else 0.0) for some in by_head]
     )
     short = noted.least[position][heads] * reach > enough[:, None]
     # all heads of a short text at once: a call for each would take most of the time
@@ -109,11 +109,11 @@ def greatest_of_layer(
             row_links = Links(position, group, some, keys, weights)
             values = value(row_links)
             for at, place in enumerate(places):
-                found[place] += _best(row_links, values, at, count)
-    for place, links in enumerate(found):
-        unique = {one[1:3]: one for one in sorted(links, key=lambda one: one[3])}
-        found[place] = sorted(unique.values(), key=lambda one: -one[3])[:count]
-    return found
+                by_head[place] += _best(row_links, values, at, count)
+    for place, links in enumerate(by_head):
+        unique = {link[1:3]: link for link in sorted(links, key=lambda link: link[3])}
+        by_head[place] = sorted(unique.values(), key=lambda link: -link[3])[:count]
+    return by_head
 
 
 def _best(

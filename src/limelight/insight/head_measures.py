@@ -352,14 +352,14 @@ def retrieval(
         start, stop = len(before), len(before) + len(needle)
         there = torch.arange(start, stop)
         for prefix in ("", "value "):
-            found: list[Tensor] = []
+            hits: list[Tensor] = []
             for seen in layers:
                 links = seen.top if not prefix else seen.value_top
                 top = links.indices[0, :, steps, 0]
                 inside = (top >= start) & (top < stop)
                 same = ids[top.clamp(min=0)] == ids[steps + 1]
-                found.append((inside & same & copied).double().sum(-1))
-            sums.add(f"{prefix}retrieval", torch.stack(found), float(copied.sum()))
+                hits.append((inside & same & copied).double().sum(-1))
+            sums.add(f"{prefix}retrieval", torch.stack(hits), float(copied.sum()))
         even = (ids[there][None] == ids[steps + 1][:, None]).sum(-1) / (steps + 1)
         sums.add("chance retrieval", (even * copied).sum(), float(copied.sum()))
 

@@ -29,8 +29,13 @@ class Noted(NamedTuple):
 
 def note(seen: Seen) -> Noted:
     """What the lens noted, or what one sweep over the weights finds."""
-    found = seen.statistics
-    top, received, entropy, distance = found.top, found.received, found.entropy, found.distance
+    statistics = seen.statistics
+    top, received, entropy, distance = (
+        statistics.top,
+        statistics.received,
+        statistics.entropy,
+        statistics.distance,
+    )
     if top is None or received is None or entropy is None or distance is None:
         if seen.source is None:
             raise UnavailableError(

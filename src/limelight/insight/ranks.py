@@ -66,7 +66,7 @@ def correlations(measures: Mapping[str, Tensor], *, seed: int = 0) -> tuple[Corr
     counts.scatter_add_(1, draws, torch.ones(1, dtype=torch.float64).expand_as(draws))
     centred = {name: _resampled_ranks(values, counts) for name, values in flat.items()}
     spread = {name: (counts * ranked.square()).sum(-1) for name, ranked in centred.items()}
-    found: list[Correlation] = []
+    correlations: list[Correlation] = []
     for first, second in combinations(flat, 2):
         shared = (counts * centred[first] * centred[second]).sum(-1)
         rhos = shared / (spread[first] * spread[second]).sqrt()
@@ -77,8 +77,8 @@ def correlations(measures: Mapping[str, Tensor], *, seed: int = 0) -> tuple[Corr
             else (float("nan"), float("nan"))
         )
         rho = float(spearman(flat[first], flat[second]))
-        found.append(Correlation(first, second, rho, low, high, count))
-    return tuple(found)
+        correlations.append(Correlation(first, second, rho, low, high, count))
+    return tuple(correlations)
 
 
 def _resampled_ranks(values: Tensor, counts: Tensor) -> Tensor:

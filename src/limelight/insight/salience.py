@@ -31,8 +31,8 @@ def strongest(recording: Recording, n: int = 10) -> Strongest:
     noted = summary(recording)
 
     def lists(which: Callable[[Links], Tensor]) -> list[Link]:
-        found = greatest(recording, n, n, lambda some: some.weights.where(which(some), 0.0))
-        return [link for _, link in found]
+        links = greatest(recording, n, n, lambda some: some.weights.where(which(some), 0.0))
+        return [link for _, link in links]
 
     return Strongest(lists(noted.plain), lists(noted.others))
 
@@ -50,10 +50,10 @@ def _head_links(recording: Recording, noted: Summary) -> HeadLinks:
     shape = len(recording.layers), len(recording.head_numbers)
     best = HeadLinks(torch.zeros(shape), torch.full(shape, -1), torch.full(shape, -1))
     for position in range(shape[0]):
-        found = greatest_of_layer(
+        by_head = greatest_of_layer(
             recording, position, 1, lambda some: some.weights.where(noted.plain(some), 0.0)
         )
-        for head, links in enumerate(found):
+        for head, links in enumerate(by_head):
             for weight, query, key, _ in links[:1]:
                 best.weight[position, head] = weight
                 best.query[position, head], best.key[position, head] = query, key
@@ -218,8 +218,8 @@ def pooled(
     whole = summary(recording)
     noted = whole.layers[recording.layer_numbers.index(layer)]
     if head is not None:
-        one = slice(head, head + 1)
-        noted = noted._replace(keys=noted.keys[one], weights=noted.weights[one])
+        only = slice(head, head + 1)
+        noted = noted._replace(keys=noted.keys[only], weights=noted.weights[only])
     queries, keys = len(whole.asks), len(whole.answers)
     rows, columns = min(cells[0], queries), min(cells[1], keys)
     counts = noted.keys >= 0

@@ -254,13 +254,13 @@ def _taken(reading: Reading, places: list[int]) -> Tensor:
     """Σ over heads of ‖weight · value‖, from each token to the word: l n."""
     with at_rest(reading.model), through_the_seam(reading.model):
         layers, _ = watch_rows(reading, reading.rows(1), Lens())
-    found: list[Tensor] = []
+    flows: list[Tensor] = []
     for seen in layers:
         assert isinstance(seen.source, Recomputed)
         size = seen.source.problem.value[0].norm(dim=-1)
         size = size.repeat_interleave(seen.extent.h // len(size), dim=0)
-        found.append((seen.rows(places)[0].mean(1) * size).sum(0).double().cpu())
-    return torch.stack(found)
+        flows.append((seen.rows(places)[0].mean(1) * size).sum(0).double().cpu())
+    return torch.stack(flows)
 
 
 def _plane(paths: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:

@@ -109,18 +109,18 @@ def prepare(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Proble
     return check_problem(autocast(query), autocast(key), autocast(value), **options)
 
 
-def autocast(one: Tensor) -> Tensor:
+def autocast(tensor: Tensor) -> Tensor:
     """The tensor in the type that torch.autocast asks for, as PyTorch's own attention takes it."""
-    return one.to(autocast_type(one)) if isinstance(one, Tensor) else one
+    return tensor.to(autocast_type(tensor)) if isinstance(tensor, Tensor) else tensor
 
 
-def autocast_type(one: Tensor) -> torch.dtype:
+def autocast_type(tensor: Tensor) -> torch.dtype:
     """The type in which torch.autocast, if it is at work, hands the tensor to attention."""
-    device = one.device.type
+    device = tensor.device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
-        return one.dtype
-    narrow = one.is_floating_point() and one.dtype != torch.float64
-    return torch.get_autocast_dtype(device) if narrow else one.dtype
+        return tensor.dtype
+    narrow = tensor.is_floating_point() and tensor.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if narrow else tensor.dtype
 
 
 def run(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor]:

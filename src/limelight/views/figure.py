@@ -130,7 +130,7 @@ def picture_map(
         raise OptionError("a picture map is of a picture, found a recording of a text")
     layer = recording.layer_numbers[-1] if layer is None else layer
     heads = recording.head_numbers if head is None else (head,)
-    weights = torch.stack([recording.row(layer, one, token) for one in heads]).mean(0)
+    weights = torch.stack([recording.row(layer, head, token) for head in heads]).mean(0)
     (query, *_) = recording.find(token)
     name = recording.tokens[query].text
     pixels = picture.pixels.numpy()

@@ -121,14 +121,14 @@ def _arrays(
             weights, keys = noted.weights, noted.keys
         weights, keys = weights[positions].numpy(), keys[positions].numpy()
         place, query, rank = np.nonzero((keys >= 0) & (weights > 0) & (weights >= least))
-        found = (
+        columns = (
             np.full(len(place), number),
             np.asarray(heads)[place],
             query,
             keys[place, query, rank],
             weights[place, query, rank],
         )
-        for column, part in zip(parts, found, strict=True):
+        for column, part in zip(parts, columns, strict=True):
             column.append(part)
     kinds = (np.int32, np.int32, np.int32, np.int32, np.float32)
     arrays = [

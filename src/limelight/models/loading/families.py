@@ -96,7 +96,7 @@ class Family:
     def plain(self, hf_name: str) -> str:
         """A tensor's name without prefix, in today's spelling."""
         prefixes = (self.prefix, *self.prefixes)
-        prefix = next((one for one in prefixes if one and hf_name.startswith(one)), "")
+        prefix = next((known for known in prefixes if known and hf_name.startswith(known)), "")
         name = hf_name.removeprefix(prefix)
         if name.endswith((".gamma", ".beta")):
             name = name.replace(".gamma", ".weight").replace(".beta", ".bias")

@@ -79,7 +79,7 @@ def make_pixels(values: Mapping[str, Any]) -> Pixels:
     check_names("pixels", values, Pixels._fields)
     for name, numbers in values.items():
         check_value(name, numbers, list)
-        if len(numbers) != 3 or any(type(one) not in (int, float) for one in numbers):
+        if len(numbers) != 3 or any(type(number) not in (int, float) for number in numbers):
             raise OptionError(f"{name} must be three numbers, found {numbers!r}")
     return Pixels(**{name: tuple(map(float, numbers)) for name, numbers in values.items()})
 

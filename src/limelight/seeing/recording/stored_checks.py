@@ -23,10 +23,10 @@ def check_tensor(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
         raise FileError(f"{name} is of {tensor.dtype}, expected a floating-point type")
 
 
-def check_statistics(found: Statistics, extent: Extent) -> None:
+def check_statistics(statistics: Statistics, extent: Extent) -> None:
     """Raise unless all statistics belong to weights of this extent, in one type."""
     b, h, i, j = extent
-    for name, part in found._asdict().items():
+    for name, part in statistics._asdict().items():
         if part is None:
             continue
         if isinstance(part, Links):

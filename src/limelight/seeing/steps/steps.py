@@ -183,19 +183,19 @@ def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
     )
 
 
-def _story(told: Steps, token: int) -> list[str]:
-    name = told.queries[token].text
-    query, weights = told["Q"].value[token], told["weights"].value[token]
-    scores, scaled = told["scores"].value[token], told["scaled"].value[token]
-    allowed = int(torch.isfinite(told["masked"].value[token]).sum())
+def _story(steps: Steps, token: int) -> list[str]:
+    name = steps.queries[token].text
+    query, weights = steps["Q"].value[token], steps["weights"].value[token]
+    scores, scaled = steps["scores"].value[token], steps["scaled"].value[token]
+    allowed = int(torch.isfinite(steps["masked"].value[token]).sum())
     lines = [f'"{name}" asks: its query has {len(query)} numbers and length {query.norm():.2f}']
     if not allowed:
         return [*lines, f'"{name}" may look at nothing: it takes zeros']
     best = int(weights.argmax())
-    match, weight = told.tokens[best].text, float(weights[best])
+    match, weight = steps.tokens[best].text, float(weights[best])
     order = weights.argsort(descending=True)[1:3].tolist()
-    others = ", ".join(f'"{told.tokens[j].text}" {float(weights[j]):.3f}' for j in order)
-    length = told["weighted values"].value[token].norm()
+    others = ", ".join(f'"{steps.tokens[j].text}" {float(weights[j]):.3f}' for j in order)
+    length = steps["weighted values"].value[token].norm()
     lines += [
         f'its query meets {allowed} keys: the score with "{match}" is {float(scores[best]):.2f}, '
         f"scaled {float(scaled[best]):.2f}",
@@ -203,8 +203,8 @@ def _story(told: Steps, token: int) -> list[str]:
         f'it takes {weight:.0%} of the value of "{match}", {1 - weight:.0%} of all others together',
         f"the mix of values has length {length:.2f}",
     ]
-    if "output" in told:
-        row = told["output"].value[token]
+    if "output" in steps:
+        row = steps["output"].value[token]
         lines.append(f"all heads together give it {len(row)} numbers of length {row.norm():.2f}")
     return lines
 

@@ -239,20 +239,22 @@ def _is_causal(function: Callable[..., Any]) -> bool:
     return maker == "and_masks" and any(_is_causal(function) for function in inner)
 
 
-def _both(one: Mask | None, two: Mask | None) -> Mask | None:
-    if one is None or two is None:
-        return one or two
-    if isinstance(one, Band) and isinstance(two, Band) and one.diagonal == two.diagonal:
-        return Band(_less(one.left, two.left), _less(one.right, two.right), one.diagonal)
-    return And.of(one, two)
+def _both(first: Mask | None, second: Mask | None) -> Mask | None:
+    if first is None or second is None:
+        return first or second
+    if isinstance(first, Band) and isinstance(second, Band) and first.diagonal == second.diagonal:
+        return Band(
+            _less(first.left, second.left), _less(first.right, second.right), first.diagonal
+        )
+    return And.of(first, second)
 
 
-def _either(one: Mask | None, two: Mask | None) -> Mask | None:
-    return None if one is None or two is None else Or.of(one, two)
+def _either(first: Mask | None, second: Mask | None) -> Mask | None:
+    return None if first is None or second is None else Or.of(first, second)
 
 
-def _less(one: int | None, two: int | None) -> int | None:
-    return min((size for size in (one, two) if size is not None), default=None)
+def _less(first: int | None, second: int | None) -> int | None:
+    return min((size for size in (first, second) if size is not None), default=None)
 
 
 def _fitted(padding: Tensor, asked: _Asked) -> Tensor:

@@ -400,9 +400,9 @@ def _side(
 
 def _tight(firsts: Sequence[Token], lasts: Sequence[Token]) -> list[bool]:
     """For each piece of text whether it follows the one before without a space."""
-    placed = [one.end > one.start for one in lasts]
+    placed = [last.end > last.start for last in lasts]
     pairs = zip(firsts[1:], lasts[:-1], placed[1:], placed[:-1], strict=True)
-    return [False, *(one.start == before.end and a and b for one, before, a, b in pairs)]
+    return [False, *(first.start == before.end and a and b for first, before, a, b in pairs)]
 
 
 def _problem(recording: Recording, layer: int) -> Problem | None:
