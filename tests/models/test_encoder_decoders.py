@@ -164,6 +164,8 @@ def test_vit(kind: str, tmp_path: Path) -> None:
     assert "config.json: patch_size" in result.stdout
     with pytest.raises(OptionError, match="reads pictures"):
         ll.look("a text", model=model)
+    with pytest.raises(OptionError, match="Encoder reads texts"):
+        ll.look(picture, model=ll.load("minilm"))
     with pytest.raises(ShapeError, match="expected \\(b, 3, 48, 48\\)"):
         model(pixels[..., :32])
     (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [1]}')

@@ -15,11 +15,11 @@ def show_picture(
     """Write what [CLS] attends to over the picture, and name the patches that made it."""
     from limelight.insight.rollout import rollout
     from limelight.labels import visible
-    from limelight.seeing.choice import LENS
-    from limelight.seeing.picturing import look_at_picture, open_picture
+    from limelight.seeing.look import look
+    from limelight.seeing.picturing import open_picture
     from limelight.views import save
 
-    recording = look_at_picture(open_picture(path), model, LENS)
+    recording = look(open_picture(path), model)
     picture = recording.picture
     assert picture is not None
     layer = recording.layer_numbers[-1] if layer is None else layer

@@ -15,8 +15,11 @@ from torch import Tensor, nn
 from limelight.checks import shape_text
 from limelight.errors import FileError, LimelightError, OptionError, ShapeError, UnavailableError
 from limelight.files import is_file, read_json
+from limelight.models.decoder import Decoder
+from limelight.models.encoder import Encoder
 from limelight.models.loading.folder import folder_pixels, make_pixels
 from limelight.models.loading.pretrained import OWN
+from limelight.models.transformer import Transformer
 from limelight.models.vision import Pixels, VisionEncoder
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picture import Picture
@@ -53,6 +56,8 @@ def look_at_picture(
         raise OptionError(
             f"model must be a path or a torch.nn.Module, found {type(model).__name__}"
         )
+    if isinstance(model, Encoder | Decoder | Transformer):
+        raise OptionError(f"a {type(model).__name__} reads texts, found a picture")
     side, size = _patch_and_size(model, patch)
     pixels, inputs, prepared = _prepare(image, side, size, ready)
     weight = next(iter(model.parameters()), torch.empty(0))
