@@ -10,7 +10,7 @@ import { card } from "./cards.js";
 import { createGrid } from "./grid.js";
 import { createOverlay } from "./overlay.js";
 
-const STRUCTURAL = ["layer", "head", "others", "blend", "valued", "background", "log", "words", "scheme", "systemDark", "read"];
+const STRUCTURAL = /** @type {const} */ (["layer", "head", "others", "blend", "valued", "background", "log", "words", "scheme", "systemDark", "read"]);
 
 /** @param {import("./main.js").App} app @returns {import("./main.js").Panel} */
 export function create(app) {

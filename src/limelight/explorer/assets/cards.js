@@ -33,7 +33,7 @@ export function card(app, title, hint, panel, name) {
     section.classList.toggle("large", on);
     enlarge.setAttribute("aria-pressed", String(on));
   }
-  section.addEventListener("keydown", (event) => {
+  section.addEventListener("keydown", (/** @type {any} */ event) => {
     if (/** @type {KeyboardEvent} */ (event).key === "Escape" && section.classList.contains("large")) { event.stopPropagation(); large(false); }
   });
   tools.append(enlarge);

@@ -18,13 +18,13 @@ export function create(app) {
   const story = html("p", { class: "story", "aria-live": "polite" });
   const rows = html("tbody", {});
   const after = html("div", { "aria-live": "polite" });
-  const measureName = html("th", { scope: "col" }, "change when cut");
+  const measureName = html("th", { scope: "col", class: "over-number" }, "change when cut");
   const body = html("div", { class: "cause" },
     html("div", { class: "grid-tools" }, html("label", {}, html("span", { class: "hint" }, "Cut "), scope), progress, stop, restore),
     text, story,
     html("div", { class: "grid" },
       html("section", { class: "card", "aria-label": "Effect beside weight" }, html("h3", {}, "Effect beside weight"), html("p", { class: "hint" }, "each link cut by itself; cut some together and see what changes"),
-        html("table", { class: "effects" }, html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "to"), html("td", { class: "bar-cell" }), html("th", { scope: "col" }, "weight"), html("td", { class: "bar-cell" }), measureName, html("td", {}))), rows)),
+        html("table", { class: "effects" }, html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "to"), html("td", { class: "bar-cell" }), html("th", { scope: "col", class: "over-number" }, "weight"), html("td", { class: "bar-cell" }), measureName, html("td", {}))), rows)),
       html("section", { class: "card", "aria-label": "What changes" }, html("h3", {}, "What changes"), after)));
   let running = new AbortController();
   /** @type {Effect[]} */

@@ -8,6 +8,7 @@ import { headColour } from "./overlay.js";
 /** @typedef {import("./text.js").ReadText} ReadText */
 
 const MOST_PLACES = 256; // of a word: the first of them
+/** @type {Record<string, string>} */
 const PATTERN_NAMES = { previous: "previous token", self: "itself", next: "next token", first: "first token (sink)", same: "same word before", "after same": "after the same word (induction)" };
 
 /** @param {import("./main.js").App} app @param {{ several: boolean }} [options] whether heads may be laid over one another */

@@ -329,6 +329,7 @@ export function create(app) {
   canvas.addEventListener("pointerleave", () => { if (!drag) { request(); } });
   canvas.addEventListener("keydown", (event) => {
     const step = size() * scale * 0.2;
+    /** @type {Record<string, number[]>} */
     const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
     if (event.key in moves) { event.preventDefault(); left += moves[event.key][0]; top += moves[event.key][1]; hold(); }
     if (event.key === "+" || event.key === "=") zoom(0.5);

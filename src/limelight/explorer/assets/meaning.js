@@ -170,6 +170,7 @@ export function create(app) {
     }
     const every = Math.ceil(last / 8);
     for (let stage = 0; stage <= last; stage += every) parts.push(words(x(stage), tall - 10, stage ? String(stage) : "before", { "text-anchor": "middle", fill: palette.muted }));
+    /** @type {any[]} */
     const ends = [];
     found.similarity.forEach((way_, s) => { found.groups.forEach((group, g) => {
       const points = way_.map((each, stage) => `${x(stage).toFixed(1)},${y(each[g]).toFixed(1)}`).join(" ");
@@ -195,6 +196,7 @@ export function create(app) {
     const zoom = Math.min((width - 2 * edge) / (right - left || 1), (tall - 2 * edge) / (high - low || 1)); // equal on both axes: lengths can be compared
     const x = (/** @type {number} */ value) => width / 2 + (value - (left + right) / 2) * zoom;
     const y = (/** @type {number} */ value) => tall / 2 - (value - (low + high) / 2) * zoom;
+    /** @type {any[]} */
     const parts = [];
     found.paths.forEach((path, s) => {
       const at = path.map(([a, b]) => [x(a), y(b)]);

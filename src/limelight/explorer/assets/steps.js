@@ -8,6 +8,7 @@ import { createWorked } from "./worked.js";
 /** @typedef {import("./matrix.js").Shown} Shown */
 
 // which numbers a cell at (row, column) came from
+/** @type {Record<string, (row: number, column: number) => any>} */
 const FROM = {
   Q: (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_Q: { column: j }, "Q unturned": { row: i } }),
   "Q unturned": (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_Q: { column: j } }),
@@ -103,7 +104,7 @@ export function create(app) {
       return boxes[name].element;
     };
     flow.replaceChildren(...GROUPS.map(([title, names]) => html("section", { class: "card flow-group" },
-      html("h3", {}, title), html("div", { class: "matrices" }, .../** @type {string[]} */ (names).filter((name) => steps[name]).map(made)))),
+      html("h3", {}, String(title)), html("div", { class: "matrices" }, .../** @type {string[]} */ (names).filter((name) => steps[name]).map(made)))),
       about.missing ? html("p", { class: "hint" }, about.missing) : "");
     live();
   }

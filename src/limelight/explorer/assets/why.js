@@ -154,12 +154,12 @@ export function create(app) {
     pointed.replaceChildren(`${sources[i]} of the query with ${sources[j]} of the key: `, html("span", { class: "number strong", "data-part": "" }, plain(parts[i][j])));
   }
 
-  frame.addEventListener("pointerover", (event) => {
+  frame.addEventListener("pointerover", (/** @type {any} */ event) => {
     const cell = /** @type {HTMLElement} */ (event.target).closest(".part");
     if (cell) say(/** @type {HTMLElement} */ (cell));
   });
-  frame.addEventListener("keydown", (event) => {
-    const by = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+  frame.addEventListener("keydown", (/** @type {any} */ event) => {
+    const by = /** @type {Record<string, number[]>} */ ({ ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] })[event.key];
     if (!by || !split) return;
     event.preventDefault();
     event.stopPropagation(); // the page's own arrows choose a head

@@ -3,6 +3,7 @@
 import { html, number } from "../../views/page/assets/dom.js";
 import { askJson } from "./api.js";
 
+/** @type {Record<string, string>} */
 const NAMES = { x: "X", w_query: "W_Q", w_key: "W_K", w_value: "W_V" };
 
 /** @param {import("./main.js").App} app */

@@ -15,14 +15,17 @@ const LABEL = 104; // room for a label
  */
 export function createArcs(store) {
   const root = svg("svg", { class: "picture arcs", role: "img", "font-family": FONT });
+  /** @type {any} */
   let links = null;
+  /** @type {any} */
   let names = null;
+  /** @type {any} */
   let layout = null;
 
-  function draw(view) {
+  function draw(/** @type {import("./view.js").View} */ view) {
     layout = measure(view);
     root.setAttribute("viewBox", `0 0 ${WIDTH} ${layout.total}`);
-    root.setAttribute("width", WIDTH);
+    root.setAttribute("width", String(WIDTH));
     root.setAttribute("height", layout.total);
     root.setAttribute("aria-label", "Links between the tokens that ask, left, and those that answer, right.");
     links = svg("g", { fill: "none", "stroke-linecap": "round" });
@@ -31,7 +34,7 @@ export function createArcs(store) {
     focus(view);
   }
 
-  function locate(event) {
+  function locate(/** @type {any} */ event) {
     const box = root.getBoundingClientRect();
     const zoom = WIDTH / box.width;
     const x = (event.clientX - box.left) * zoom;
@@ -41,7 +44,7 @@ export function createArcs(store) {
     return place < 0 || place >= tokens.length ? null : { right, place: tokens[place] };
   }
 
-  root.addEventListener("pointermove", (event) => {
+  root.addEventListener("pointermove", (/** @type {any} */ event) => {
     const found = locate(event);
     store.set({
       query: found && !found.right ? found.place : null,
@@ -49,20 +52,20 @@ export function createArcs(store) {
     });
   });
   root.addEventListener("pointerleave", () => store.set({ query: null, key: null }));
-  root.addEventListener("click", (event) => {
+  root.addEventListener("click", (/** @type {any} */ event) => {
     const found = locate(event);
     if (found && !found.right) store.set({ locked: store.get().locked === found.place ? null : found.place });
   });
 
-  function focus(view) {
+  function focus(/** @type {import("./view.js").View} */ view) {
     const { state, palette } = view;
     const asks = askers(state);
     const chosen = choose(view, asks, state.key);
-    const y = (place) => 8 + (place + 0.5) * layout.step;
-    const rowPlace = new Map(layout.rows.map((token, place) => [token, place]));
-    const columnPlace = new Map(layout.columns.map((token, place) => [token, place]));
-    const drawn = chosen.filter((link) => rowPlace.has(link.row) && columnPlace.has(link.column));
-    links.replaceChildren(...drawn.reverse().map((link) => {
+    const y = (/** @type {number} */ place) => 8 + (place + 0.5) * layout.step;
+    const rowPlace = new Map(layout.rows.map((/** @type {number} */ token, /** @type {number} */ place) => [token, place]));
+    const columnPlace = new Map(layout.columns.map((/** @type {number} */ token, /** @type {number} */ place) => [token, place]));
+    const drawn = chosen.filter((/** @type {any} */ link) => rowPlace.has(link.row) && columnPlace.has(link.column));
+    links.replaceChildren(...drawn.reverse().map((/** @type {any} */ link) => {
       const part = height(link.weight, layout.peak, state.log);
       const [from, to] = [y(rowPlace.get(link.row)), y(columnPlace.get(link.column))];
       const bend = (layout.end - layout.start) * 0.45;
@@ -80,7 +83,7 @@ export function createArcs(store) {
   }
 
   const element = scrolling({ class: "frame" }, root);
-  return { element, picture: root, draw, focus, reveal: (row) => reveal(element, names.children[layout.rows.indexOf(row)] ?? names) };
+  return { element, picture: root, draw, focus, reveal: (/** @type {number} */ row) => reveal(element, names.children[layout.rows.indexOf(row)] ?? names) };
 
   /** @param {View} view @param {number[]} tokens @param {boolean} right @param {number[]} marked @param {(place: number) => number} y @param {number[]} asks */
   function side(view, tokens, right, marked, y, asks = []) {
@@ -122,10 +125,10 @@ function measure(view) {
 }
 
 /** The links to draw: of one row, of one column, or the strongest; none that would print as 0.000. */
-function choose(view, asks, key) {
+function choose(/** @type {import("./view.js").View} */ view, /** @type {number[]} */ asks, /** @type {number | null} */ key) {
   if (asks.length) {
-    const links = asks.flatMap((row) => answers(view, row).slice(0, 24).map((link) => ({ row, ...link })));
-    return links.filter((link) => link.weight >= 0.0005).sort((a, b) => b.weight - a.weight);
+    const links = asks.flatMap((/** @type {number} */ row) => answers(view, row).slice(0, 24).map((link) => ({ row, ...link })));
+    return links.filter((/** @type {any} */ link) => link.weight >= 0.0005).sort((/** @type {any} */ a, /** @type {any} */ b) => b.weight - a.weight);
   }
   if (view.grid.kind !== "whole") return layoutLinks(view, key);
   if (key === null) return strongest(view, view.excerpt ? 4000 : 4 * view.grid.matrix.rows);

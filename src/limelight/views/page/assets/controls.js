@@ -9,8 +9,8 @@ const SCHEMES = { auto: "◐ Auto", light: "○ Light", dark: "● Dark" };
  * @param {import("./numbers.js").Spec} spec
  */
 export function createControls(store, spec) {
-  const layer = choice("Layer", spec.layers.map(String), (value) => store.set({ layer: value }));
-  const head = choice("Head", spec.heads.map(String), (value) => store.set({ head: value }));
+  const layer = choice("Layer", spec.layers.map(String), (/** @type {number} */ value) => store.set({ layer: value }));
+  const head = choice("Head", spec.heads.map(String), (/** @type {number} */ value) => store.set({ head: value }));
   const toggles = [
     toggle("background", "Background", "Show background tokens too: special tokens, punctuation, a first token that draws far more than its share (B)"),
     toggle("log", "Log scale", "Colour by the logarithm of the weight (G)"),
@@ -25,19 +25,19 @@ export function createControls(store, spec) {
     },
   });
 
-  function toggle(name, label, title) {
+  function toggle(/** @type {string} */ name, /** @type {string} */ label, /** @type {string} */ title) {
     const button = html("button", {
       type: "button", class: "toggle", title, "data-toggle": name,
-      click: () => store.set({ [name]: !store.get()[name], locked: name === "words" ? null : store.get().locked, query: null, key: null }),
+      click: () => store.set({ [name]: !(/** @type {any} */ (store.get())[name]), locked: name === "words" ? null : store.get().locked, query: null, key: null }),
     }, label);
-    return { button, show: (state) => button.setAttribute("aria-pressed", String(state[name])) };
+    return { button, show: (/** @type {import("./view.js").State} */ state) => button.setAttribute("aria-pressed", String(/** @type {any} */ (state)[name])) };
   }
 
-  function show(state) {
+  function show(/** @type {import("./view.js").State} */ state) {
     layer.show(state.layer);
     head.show(state.head);
     for (const each of toggles) each.show(state);
-    scheme.textContent = SCHEMES[state.scheme];
+    scheme.textContent = /** @type {Record<string, string>} */ (SCHEMES)[state.scheme];
   }
 
   return {
@@ -47,16 +47,16 @@ export function createControls(store, spec) {
   };
 }
 
-function choice(name, options, choose) {
+function choice(/** @type {string} */ name, /** @type {any} */ options, /** @type {any} */ choose) {
   const select = html("select", { "aria-label": name, change: () => choose(select.selectedIndex) },
-    ...options.map((label) => html("option", {}, label)));
-  const by = (amount) => () => choose(Math.min(Math.max(select.selectedIndex + amount, 0), options.length - 1));
-  const stepper = (sign, word, amount) => html("button", {
+    ...options.map((/** @type {string} */ label) => html("option", {}, label)));
+  const by = (/** @type {number} */ amount) => () => choose(Math.min(Math.max(select.selectedIndex + amount, 0), options.length - 1));
+  const stepper = (/** @type {string} */ sign, /** @type {string} */ word, /** @type {number} */ amount) => html("button", {
     type: "button", class: "stepper", "aria-label": `${word} ${name.toLowerCase()}`, click: by(amount),
   }, sign);
   const element = html("div", { class: "choice" }, html("span", { class: "name" }, name),
     stepper("‹", "Previous", -1), select, stepper("›", "Next", 1));
-  return { element, show: (value) => { select.selectedIndex = value; } };
+  return { element, show: (/** @type {number} */ value) => { select.selectedIndex = value; } };
 }
 
 /**
@@ -65,8 +65,8 @@ function choice(name, options, choose) {
  * @param {import("./numbers.js").Spec} spec
  */
 export function keyboard(store, spec) {
-  const around = (value, count, amount) => (value + amount + count) % count;
-  return (event) => {
+  const around = (/** @type {number} */ value, /** @type {number} */ count, /** @type {number} */ amount) => (value + amount + count) % count;
+  return (/** @type {any} */ event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const state = store.get();
     const back = event.shiftKey ? -1 : 1;
@@ -78,7 +78,7 @@ export function keyboard(store, spec) {
       w: () => (spec.queries.merged ? { words: !state.words, locked: null, query: null, key: null } : {}),
       escape: () => ({ locked: null, query: null, key: null }),
     };
-    const action = actions[event.key.toLowerCase()];
+    const action = /** @type {Record<string, () => any>} */ (actions)[event.key.toLowerCase()];
     if (!action || event.composedPath()[0].tagName === "SELECT") return;
     event.preventDefault();
     store.set(action());

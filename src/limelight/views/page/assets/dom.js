@@ -6,6 +6,15 @@ const SVG = "http://www.w3.org/2000/svg";
 export const FONT =
   'Inter, ui-sans-serif, system-ui, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", Arial, sans-serif';
 
+/** @typedef {Node | string} Child */
+
+/**
+ * @template {Element} T
+ * @param {T} element
+ * @param {Record<string, any>} attributes
+ * @param {Child[]} children
+ * @returns {T}
+ */
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
@@ -16,18 +25,30 @@ function fill(element, attributes, children) {
   return element;
 }
 
-/** An HTML element; functions among the attributes become listeners. */
+/**
+ * An HTML element; functions among the attributes become listeners.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, any>} [attributes]
+ * @param {Child[]} children
+ */
 export function html(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** An SVG element, made the same way. */
+/**
+ * An SVG element, made the same way.
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, any>} [attributes]
+ * @param {Child[]} children
+ */
 export function svg(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), attributes, children);
+  return fill(/** @type {SVGElementTagNameMap[K]} */ (document.createElementNS(SVG, tag)), attributes, children);
 }
 
 /** A frame that scrolls sideways, and fades at its end for as long as there is more to see there. */
-export function scrolling(attributes, ...children) {
+export function scrolling(/** @type {Record<string, any>} */ attributes, /** @type {Element[]} */ ...children) {
   const frame = html("div", { ...attributes, class: `${attributes.class ?? ""} scrolls`, scroll: show }, ...children);
   function show() {
     const left = Math.abs(frame.scrollLeft); // counts down from zero where text runs to the left
@@ -39,7 +60,7 @@ export function scrolling(attributes, ...children) {
 }
 
 /** Scrolls a frame, and nothing around it, until an element inside it can be seen. */
-export function reveal(frame, element) {
+export function reveal(/** @type {Element} */ frame, /** @type {Element} */ element) {
   const [outer, inner] = [frame.getBoundingClientRect(), element.getBoundingClientRect()];
   if (inner.top < outer.top || inner.bottom > outer.bottom) {
     frame.scrollTop += (inner.top + inner.bottom - outer.top - outer.bottom) / 2;
@@ -47,7 +68,7 @@ export function reveal(frame, element) {
 }
 
 /** At most `limit` characters as people count them, so that no letter is parted from its marks. */
-export function shorten(text, limit) {
+export function shorten(/** @type {string} */ text, /** @type {number} */ limit) {
   const letters = "Segmenter" in Intl
     ? [...new Intl.Segmenter().segment(text.slice(0, 8 * limit))].map((part) => part.segment)
     : Array.from(text.slice(0, 8 * limit));
@@ -58,14 +79,14 @@ export function shorten(text, limit) {
 let pen = null;
 
 /** How wide the text is drawn, in pixels. */
-export function widthOf(text, size) {
+export function widthOf(/** @type {string} */ text, /** @type {number} */ size) {
   pen ??= document.createElement("canvas").getContext("2d");
   pen.font = `650 ${size}px ${FONT}`;
   return pen.measureText(text).width;
 }
 
 /** The text, shortened until it takes no more room than this, nor more than so many letters. */
-export function fitted(text, size, room, most = 24) {
+export function fitted(/** @type {string} */ text, /** @type {number} */ size, /** @type {number} */ room, most = 24) {
   let limit = most;
   let label = shorten(text, limit);
   while (limit > 2 && widthOf(label, size) > room) {
@@ -76,7 +97,7 @@ export function fitted(text, size, room, most = 24) {
 }
 
 /** A weight as every view prints it. */
-export function number(value, digits = 3) {
+export function number(/** @type {number} */ value, digits = 3) {
   const printed = value.toFixed(digits);
   return Number(printed) === 0 ? printed.replace("-", "") : printed.replace("-", "−");
 }

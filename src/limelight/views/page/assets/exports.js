@@ -6,14 +6,14 @@ const TITLE = 30; // room for it, above the picture
 const MARGIN = 8;
 
 /** The picture by itself, on its own paper, with its title above it. */
-function standalone(picture, palette, title) {
-  const copy = picture.cloneNode(true);
+function standalone(/** @type {SVGSVGElement} */ picture, /** @type {import("./numbers.js").Palette} */ palette, /** @type {string} */ title) {
+  const copy = /** @type {SVGSVGElement} */ (picture.cloneNode(true));
   const { width, height } = picture.viewBox.baseVal;
   const box = { x: -MARGIN, y: -TITLE, width: width + 2 * MARGIN, height: height + TITLE + MARGIN };
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
   copy.setAttribute("viewBox", Object.values(box).join(" "));
-  copy.setAttribute("width", box.width);
-  copy.setAttribute("height", box.height);
+  copy.setAttribute("width", String(box.width));
+  copy.setAttribute("height", String(box.height));
   copy.prepend(
     svg("title", {}, title),
     svg("rect", { ...box, fill: palette.raised }),
@@ -24,24 +24,24 @@ function standalone(picture, palette, title) {
   return { blob, width: box.width, height: box.height };
 }
 
-function offer(blob, name) {
+function offer(/** @type {Blob} */ blob, /** @type {string} */ name) {
   const address = URL.createObjectURL(blob);
   html("a", { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000); // a busy machine may be slow to begin
 }
 
-export function saveSvg(picture, palette, title, name) {
+export function saveSvg(/** @type {SVGSVGElement} */ picture, /** @type {import("./numbers.js").Palette} */ palette, /** @type {string} */ title, /** @type {string} */ name) {
   offer(standalone(picture, palette, title).blob, `${name}.svg`);
 }
 
-export async function savePng(picture, palette, title, name) {
+export async function savePng(/** @type {SVGSVGElement} */ picture, /** @type {import("./numbers.js").Palette} */ palette, /** @type {string} */ title, /** @type {string} */ name) {
   const { blob, width, height } = standalone(picture, palette, title);
   const address = URL.createObjectURL(blob);
   const image = new Image();
   image.src = address;
   await image.decode();
   const canvas = html("canvas", { width: 2 * width, height: 2 * height });
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")).drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(address);
-  offer(await new Promise((done) => { canvas.toBlob(done, "image/png"); }), `${name}.png`);
+  offer(await new Promise((done) => { canvas.toBlob((made) => done(/** @type {Blob} */ (made)), "image/png"); }), `${name}.png`);
 }

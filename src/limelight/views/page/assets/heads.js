@@ -7,6 +7,8 @@ import { height, rgb } from "./scale.js";
 /** @typedef {import("./numbers.js").Spec} Spec */
 /** @typedef {import("./view.js").View} View */
 
+/** @typedef {(text: string, x: number, y: number, anchor: string, size?: number) => SVGTextElement} Label */
+
 const GAP = 5;
 const LEFT = 24;
 const TOP = 20;
@@ -20,46 +22,48 @@ const ACROSS = 14; // of them in a row
 export function createHeads(store, spec) {
   const { layers } = spec;
   const heads = spec.heads.length;
-  const name = (layer, head) => `layer ${layers[layer]}, head ${spec.heads[head]}`;
+  const name = (/** @type {number} */ layer, /** @type {number} */ head) => `layer ${layers[layer]}, head ${spec.heads[head]}`;
   const root = svg("svg", { class: "picture heads", role: "group", "aria-label": "All heads", "font-family": FONT });
   const caption = html("p", { class: "caption", "aria-live": "polite" });
   const ramp = html("canvas", { class: "ramp", width: 64, height: 1, role: "img", "aria-label": "Colours from 0 to 1" });
   const cell = Math.floor(Math.min(72, Math.max(24, Math.min(720 / layers.length, 640 / heads)))); // with its gap
   const room = spec.roles.length && cell >= 40 ? 11 : 0; // for a role under each picture
+  /** @type {any[]} */
   const thumbs = [];
+  /** @type {any} */
   let drawn = null;
   const sort = html("select", { "aria-label": "Sort heads", change: () => { build(drawn); mark(drawn); } },
     html("option", { value: "layer" }, "by layer"), html("option", { value: "role" }, "by role"));
   const sorter = spec.roles.length ? html("label", { class: "sorter" }, "Sort ", sort) : "";
 
-  function draw(view) {
+  function draw(/** @type {import("./view.js").View} */ view) {
     const before = drawn;
     drawn = view;
-    const same = before && ["log", "background"].every((key) => before.state[key] === view.state[key]);
+    const same = before && /** @type {const} */ (["log", "background"]).every((key) => before.state[key] === view.state[key]);
     if (!same || before.palette !== view.palette) build(view);
     mark(view);
   }
 
-  function build(view) {
+  function build(/** @type {import("./view.js").View} */ view) {
     paintRamp(ramp, view);
-    const focused = thumbs.some(({ group }) => group === root.getRootNode().activeElement);
-    const label = (text, x, y, anchor, size = 10.5) => svg("text", {
+    const focused = thumbs.some(({ group }) => group === /** @type {ShadowRoot} */ (root.getRootNode()).activeElement);
+    const label = (/** @type {string} */ text, /** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ anchor, size = 10.5) => svg("text", {
       x, y, "text-anchor": anchor, "dominant-baseline": "central", "font-size": size, fill: view.palette.muted,
     }, text);
     thumbs.length = 0;
     const { parts, width, height: total } = sort.value === "role" ? rolesDown(view, label) : layersDown(view, label);
     root.setAttribute("viewBox", `0 0 ${width} ${total}`);
-    root.setAttribute("width", width);
-    root.setAttribute("height", total);
+    root.setAttribute("width", String(width));
+    root.setAttribute("height", String(total));
     root.replaceChildren(...parts, ...thumbs.map((each) => each.group));
     if (focused) at(view.state.layer, view.state.head).focus();
   }
 
-  function at(layer, head) {
+  function at(/** @type {number} */ layer, /** @type {number} */ head) {
     return thumbs.find((each) => each.layer === layer && each.head === head).group;
   }
 
-  function layersDown(view, label) {
+  function layersDown(/** @type {import("./view.js").View} */ view, /** @type {Label} */ label) {
     const tall = cell + room;
     const parts = [];
     for (let head = 0; head < heads; head += 1) {
@@ -77,7 +81,7 @@ export function createHeads(store, spec) {
     return { parts, width: LEFT + heads * cell, height: TOP + layers.length * tall };
   }
 
-  function rolesDown(view, label) {
+  function rolesDown(/** @type {import("./view.js").View} */ view, /** @type {Label} */ label) {
     const parts = [];
     let y = 2;
     for (const { role, places } of byRole(spec.roles)) {
@@ -96,7 +100,7 @@ export function createHeads(store, spec) {
     return { parts, width: LEFT + ACROSS * WIDE, height: y };
   }
 
-  function thumb(view, layer, head, x, y, side) {
+  function thumb(/** @type {import("./view.js").View} */ view, /** @type {number} */ layer, /** @type {number} */ head, /** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ side) {
     const place = { x, y, width: side, height: side };
     const image = svg("image", {
       ...place, href: sketch(view, layer * heads + head), preserveAspectRatio: "none", "image-rendering": "pixelated",
@@ -108,17 +112,18 @@ export function createHeads(store, spec) {
       pointerenter: () => explain(layer, head),
       pointerleave: () => explain(drawn.state.layer, drawn.state.head),
       focus: () => explain(layer, head),
-      keydown: (event) => move(event, layer, head),
+      keydown: (/** @type {any} */ event) => move(event, layer, head),
     }, image, edge);
     return { group, edge, layer, head };
   }
 
-  function move(event, layer, head) {
+  function move(/** @type {any} */ event, /** @type {number} */ layer, /** @type {number} */ head) {
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
       store.set({ layer, head });
       return;
     }
+    /** @type {Record<string, number[]>} */
     const steps = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] };
     if (!(event.key in steps)) return;
     event.preventDefault();
@@ -131,7 +136,7 @@ export function createHeads(store, spec) {
     at(to.layer, to.head).focus();
   }
 
-  function mark(view) {
+  function mark(/** @type {import("./view.js").View} */ view) {
     for (const { group, edge, layer, head } of thumbs) {
       const chosen = layer === view.state.layer && head === view.state.head;
       edge.setAttribute("stroke", chosen ? view.palette.ask : view.palette.line);
@@ -142,9 +147,10 @@ export function createHeads(store, spec) {
     explain(view.state.layer, view.state.head);
   }
 
-  function explain(layer, head) {
+  function explain(/** @type {number} */ layer, /** @type {number} */ head) {
     const place = layer * heads + head;
     const best = spec.summary.strongest[place];
+    /** @type {(Node | string)[]} */
     const parts = [html("strong", {}, name(layer, head).replace("l", "L"))];
     if (best) {
       const [query, key, weight] = best;
@@ -168,8 +174,8 @@ export function createHeads(store, spec) {
   };
 }
 
-function paintRamp(canvas, view) {
-  const context = canvas.getContext("2d");
+function paintRamp(/** @type {HTMLCanvasElement} */ canvas, /** @type {import("./view.js").View} */ view) {
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   for (let k = 0; k < canvas.width; k += 1) {
     context.fillStyle = `rgb(${rgb(view.palette, height(k / (canvas.width - 1), 1, view.state.log)).join()})`;
     context.fillRect(k, 0, 1, 1);
@@ -177,13 +183,13 @@ function paintRamp(canvas, view) {
 }
 
 /** One head as a picture, each pixel the strongest weight under it, on a scale from 0 to 1. */
-function sketch(view, place) {
+function sketch(/** @type {import("./view.js").View} */ view, /** @type {number} */ place) {
   const { rows, columns, plain, all } = view.spec.thumbs;
   const codes = (view.state.background ? all : plain).subarray(place * rows * columns, (place + 1) * rows * columns);
   const canvas = html("canvas", { width: columns, height: rows });
-  const context = canvas.getContext("2d");
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   const image = context.createImageData(columns, rows);
-  codes.forEach((code, k) => {
+  codes.forEach((/** @type {number} */ code, /** @type {number} */ k) => {
     image.data.set([...rgb(view.palette, height((code / 255) ** 2, 1, view.state.log)), 255], 4 * k);
   });
   context.putImageData(image, 0, 0);

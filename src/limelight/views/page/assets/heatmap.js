@@ -4,6 +4,7 @@ import { FONT, fitted, html, number, scrolling, shorten, svg, widthOf } from "./
 import { colour, height, lowest, rgb } from "./scale.js";
 import { askers, firstOf } from "./view.js";
 
+/** Where cells and labels stand. @typedef {{ left: number, top: number, cell: number, rows: number, columns: number, size: number, every: number }} Layout */
 /** @typedef {import("./view.js").View} View */
 
 const MOST_RECTANGLES = 4096; // beyond, the cells are one picture
@@ -20,11 +21,14 @@ export function createHeatmap(store) {
   const tip = html("div", { class: "tip", role: "status", hidden: true });
   const frame = scrolling({ class: "frame" }, root, tip);
   const places = html("div", { class: "tiles", role: "group", "aria-label": "Exact tiles" });
+  /** @type {any} */
   let layout = null;
+  /** @type {any} */
   let marks = null;
+  /** @type {any} */
   let drawn = null;
 
-  function draw(view) {
+  function draw(/** @type {import("./view.js").View} */ view) {
     drawn = view;
     layout = measure(view, frame.clientWidth || WIDEST);
     const { left, top, cell, rows, columns, bottom } = layout;
@@ -40,7 +44,7 @@ export function createHeatmap(store) {
     focus(view);
   }
 
-  function locate(event) {
+  function locate(/** @type {any} */ event) {
     const box = root.getBoundingClientRect();
     const zoom = root.viewBox.baseVal.width / box.width;
     const column = Math.floor(((event.clientX - box.left) * zoom - layout.left) / layout.cell);
@@ -49,7 +53,7 @@ export function createHeatmap(store) {
     return inside ? { row, column } : null;
   }
 
-  root.addEventListener("pointermove", (event) => {
+  root.addEventListener("pointermove", (/** @type {any} */ event) => {
     const found = locate(event);
     const { kind, firstRow, firstColumn } = drawn.grid;
     const place = kind === "map" ? null : found;
@@ -60,7 +64,7 @@ export function createHeatmap(store) {
     store.set({ query: null, key: null });
     tell(null);
   });
-  root.addEventListener("click", (event) => {
+  root.addEventListener("click", (/** @type {any} */ event) => {
     const found = locate(event);
     if (!found) return;
     if (drawn.grid.kind === "map") {
@@ -82,7 +86,7 @@ export function createHeatmap(store) {
     return [button(null, "Whole text"), ...tiles.map(({ row, column }, tile) => button(tile, `${row} → ${column}`))];
   }
 
-  function tell(found) {
+  function tell(/** @type {any} */ found) {
     tip.hidden = !found;
     if (!found) return;
     const { row, column } = found;
@@ -103,7 +107,7 @@ export function createHeatmap(store) {
     tip.style.top = `${y - 8}px`;
   }
 
-  function focus(view) {
+  function focus(/** @type {import("./view.js").View} */ view) {
     const { left, top, cell, rows, columns } = layout;
     const { kind, firstRow, firstColumn } = view.grid;
     const within = (/** @type {number | null} */ place, /** @type {number} */ first, /** @type {number} */ count, /** @type {number} */ total) => {
@@ -113,11 +117,11 @@ export function createHeatmap(store) {
     };
     const asks = askers(view.state).flatMap((token) => within(token, firstRow, rows, view.rows.labels.length) ?? []);
     const column = within(view.state.key, firstColumn, columns, view.columns.labels.length);
-    const frameOf = (x, y, width, tall, stroke) => svg("rect", {
+    const frameOf = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ width, /** @type {number} */ tall, /** @type {string} */ stroke) => svg("rect", {
       x, y, width, height: tall, rx: Math.min(3, cell / 4), fill: "none", stroke, "stroke-width": 1.75,
     });
     // of what is marked the label is always there, in place of those around it
-    const clear = (x, y, width, tall) => svg("rect", { x, y, width, height: tall, fill: view.palette.raised });
+    const clear = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ width, /** @type {number} */ tall) => svg("rect", { x, y, width, height: tall, fill: view.palette.raised });
     const { size } = layout;
     const parts = [];
     for (const row of asks) {
@@ -130,7 +134,7 @@ export function createHeatmap(store) {
         clear(left + (column + 0.5) * cell - 0.6 * size, 16, 1.2 * size, top - 20),
         columnLabel(view, layout, column, { "font-weight": 650, fill: view.palette.answer }));
     }
-    if (kind === "map") parts.push(...view.head.tiles.map((tile) => tileMark(view, tile)));
+    if (kind === "map") parts.push(...view.head.tiles.map((/** @type {import("./numbers.js").Tile} */ tile) => tileMark(view, tile)));
     marks.replaceChildren(...parts);
   }
 
@@ -172,7 +176,7 @@ function measure(view, room) {
   const { rows, columns } = view.grid.matrix;
   const margin = (/** @type {string[]} */ labels, /** @type {number} */ size) => 18 + Math.ceil(
     labels.reduce((most, label) => Math.max(most, widthOf(fitted(label, size, LABEL * size), size)), 0));
-  const fitting = (left) => Math.min(34, Math.max(0.5, (Math.min(room, WIDEST) - left - 8) / columns));
+  const fitting = (/** @type {number} */ left) => Math.min(34, Math.max(0.5, (Math.min(room, WIDEST) - left - 8) / columns));
   const size = Math.min(13, Math.max(SMALLEST, fitting(margin(view.grid.rows, 11)) * 0.8));
   const left = margin(view.grid.rows, size);
   const cell = fitting(left);
@@ -185,7 +189,7 @@ function shown(view, column) {
   return view.grid.kind === "map" || view.shown(view.grid.firstColumn + column);
 }
 
-function cells(view, { left, top, cell, rows, columns }) {
+function cells(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ { left, top, cell, rows, columns }) {
   const { palette, state } = view;
   if (rows * columns > MOST_RECTANGLES) {
     const image = { x: left, y: top, width: columns * cell, height: rows * cell };
@@ -208,10 +212,10 @@ function cells(view, { left, top, cell, rows, columns }) {
 }
 
 /** The matrix as a picture of one pixel a cell. */
-export function paint(view) {
+export function paint(/** @type {import("./view.js").View} */ view) {
   const { rows, columns } = view.grid.matrix;
   const canvas = html("canvas", { width: columns, height: rows });
-  const context = canvas.getContext("2d");
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   const image = context.createImageData(columns, rows);
   for (let i = 0; i < rows; i += 1) {
     for (let j = 0; j < columns; j += 1) {
@@ -223,10 +227,10 @@ export function paint(view) {
   return canvas.toDataURL();
 }
 
-function labels(view, layout) {
+function labels(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ layout) {
   const { left, top, cell, rows, columns, every } = layout;
   const { palette } = view;
-  const axis = (text, attributes) => svg("text", { fill: palette.muted, "font-size": 11, ...attributes }, text);
+  const axis = (/** @type {string} */ text, /** @type {Record<string, any>} */ attributes) => svg("text", { fill: palette.muted, "font-size": 11, ...attributes }, text);
   const names = [
     axis("answers →", { x: left, y: 11 }),
     axis("asks →", { transform: `translate(11 ${top + rows * cell}) rotate(-90)` }),
@@ -238,21 +242,21 @@ function labels(view, layout) {
   return names;
 }
 
-function rowLabel(view, { left, top, cell, size }, row, style) {
+function rowLabel(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ { left, top, cell, size }, /** @type {number} */ row, /** @type {Record<string, any>} */ style) {
   return svg("text", {
     class: "asks-label", x: left - 8, y: top + (row + 0.5) * cell, "text-anchor": "end",
     "dominant-baseline": "central", "font-size": size, ...style,
   }, fitted(view.grid.rows[row], size, LABEL * size));
 }
 
-function columnLabel(view, { left, top, cell, size }, column, style) {
+function columnLabel(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ { left, top, cell, size }, /** @type {number} */ column, /** @type {Record<string, any>} */ style) {
   return svg("text", {
     class: "answers-label", transform: `translate(${left + (column + 0.5) * cell} ${top - 7}) rotate(-90)`,
     "dominant-baseline": "central", "font-size": size, ...style,
   }, fitted(view.grid.columns[column], size, LABEL * size));
 }
 
-function legend(view, { left, columns, cell }, total) {
+function legend(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ { left, columns, cell }, /** @type {number} */ total) {
   const { palette, state } = view;
   const { peak } = view.grid;
   const width = Math.min(180, Math.max(columns * cell, 120));
@@ -278,7 +282,7 @@ function legendText(view) {
   return view.state.log ? `${what}, logarithmic` : what;
 }
 
-function describe(view) {
+function describe(/** @type {import("./view.js").View} */ view) {
   const { layer, head } = view.state;
   return `Attention weights of layer ${view.spec.layers[layer]}, head ${view.spec.heads[head]}: ${view.grid.matrix.rows} tokens ask, ${view.grid.matrix.columns} answer.`;
 }

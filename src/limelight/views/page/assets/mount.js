@@ -18,7 +18,7 @@ import { createWorth } from "./worth.js";
 /** @typedef {import("./numbers.js").Head} Head */
 /** @typedef {import("./view.js").State} State */
 
-const STRUCTURAL = ["layer", "head", "tile", "background", "log", "words", "scheme", "systemDark"];
+const STRUCTURAL = /** @type {const} */ (["layer", "head", "tile", "background", "log", "words", "scheme", "systemDark"]);
 const KEPT = 24; // heads that stay unpacked
 
 /**
@@ -105,7 +105,7 @@ function remembered(spec, parts) {
   };
 }
 
-function opening(spec) {
+function opening(/** @type {import("./numbers.js").Spec} */ spec) {
   const { layer, head, query } = spec.choice;
   return {
     layer, head, locked: query, query: null, key: null, tile: null,
@@ -113,7 +113,7 @@ function opening(spec) {
   };
 }
 
-function createPanels(store, spec) {
+function createPanels(/** @type {import("./store.js").Store} */ store, /** @type {import("./numbers.js").Spec} */ spec) {
   return {
     ...(spec.picture ? { picture: createPicture(store, spec) } : {}),
     sentence: createSentence(store),
@@ -126,7 +126,7 @@ function createPanels(store, spec) {
 }
 
 /** The system's choice, and the notebook's where there is one. */
-function followSystem(store) {
+function followSystem(/** @type {import("./store.js").Store} */ store) {
   const query = matchMedia("(prefers-color-scheme: dark)");
   const read = () => {
     const notebook = document.body.dataset.jpThemeLight;
@@ -136,27 +136,27 @@ function followSystem(store) {
   read();
 }
 
-/** Light or dark: as chosen, or as the system has it. */
+/** Light or dark: as chosen, or as the system has it. @param {State} state @returns {"light" | "dark"} */
 function scheme(state) {
-  if (state.scheme !== "auto") return state.scheme;
+  if (state.scheme !== "auto") return state.scheme === "dark" ? "dark" : "light";
   return state.systemDark ? "dark" : "light";
 }
 
-function dress(page, palette) {
-  for (const name of ["paper", "raised", "ink", "muted", "line", "ask", "answer"]) {
+function dress(/** @type {HTMLElement} */ page, /** @type {import("./numbers.js").Palette} */ palette) {
+  for (const name of /** @type {const} */ (["paper", "raised", "ink", "muted", "line", "ask", "answer"])) {
     page.style.setProperty(`--${name}`, palette[name]);
   }
 }
 
-function header(spec, controls) {
+function header(/** @type {import("./numbers.js").Spec} */ spec, /** @type {any} */ controls) {
   return html("header", { class: "top" },
     html("div", { class: "brand" }, html("span", { class: "lamp", "aria-hidden": "true" }), "Limelight",
       spec.model ? html("span", { class: "model" }, spec.model) : ""),
     controls.element);
 }
 
-function grid(panels, store, spec) {
-  const card = (title, hint, panel, name) => html("section", { class: `card ${name}` },
+function grid(/** @type {any} */ panels, /** @type {import("./store.js").Store} */ store, /** @type {import("./numbers.js").Spec} */ spec) {
+  const card = (/** @type {string} */ title, /** @type {string} */ hint, /** @type {any} */ panel, /** @type {string} */ name) => html("section", { class: `card ${name}` },
     html("div", { class: "card-head" }, html("h3", {}, title), html("p", {}, hint),
       panel.picture ? savers(panel.picture, store, spec, title, name) : ""),
     panel.element);
@@ -169,8 +169,8 @@ function grid(panels, store, spec) {
     card("Step by step", "what this head computes for one token", panels.steps, "steps-card"));
 }
 
-function savers(picture, store, spec, what, name) {
-  const button = (label, save) => html("button", {
+function savers(/** @type {SVGElement} */ picture, /** @type {import("./store.js").Store} */ store, /** @type {import("./numbers.js").Spec} */ spec, /** @type {string} */ what, /** @type {string} */ name) {
+  const button = (/** @type {string} */ label, /** @type {any} */ save) => html("button", {
     type: "button", class: "quiet", title: `Save this picture as ${label}`,
     click: () => {
       const state = store.get();
@@ -182,7 +182,7 @@ function savers(picture, store, spec, what, name) {
   return html("div", { class: "savers" }, button("SVG", saveSvg), button("PNG", savePng));
 }
 
-function footer(spec) {
+function footer(/** @type {import("./numbers.js").Spec} */ spec) {
   const keys = [["L", "layer"], ["H", "head"], ["B", "background"], ["G", "log scale"], ["W", "words"], ["Esc", "let go"]];
   return html("footer", { class: "foot" },
     html("p", {}, spec.made),

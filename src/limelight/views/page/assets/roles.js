@@ -22,6 +22,7 @@ export function shortRole(roles) {
 
 /** A role in words that explain it. @param {string} role */
 export function roleTitle(role) {
+  /** @type {Record<string, string>} */
   const names = { "pronoun–antecedent": "coreference (pronoun–antecedent)", first: "sink (first token)", previous: "previous token", next: "next token", self: "itself", "": "no role above its margin" };
   return names[role] ?? role;
 }

@@ -2,39 +2,39 @@
 
 const FLOOR = 1e-4; // where the logarithmic scale begins
 
-function between(anchors, part) {
+function between(/** @type {any} */ anchors, /** @type {number} */ part) {
   const place = Math.min(Math.max(part, 0), 1) * (anchors.length - 1);
   const below = Math.min(Math.floor(place), anchors.length - 2);
-  return anchors[below].map((value, k) =>
+  return anchors[below].map((/** @type {number} */ value, /** @type {number} */ k) =>
     Math.round(value + (anchors[below + 1][k] - value) * (place - below)));
 }
 
-const css = ([red, green, blue]) => `rgb(${red},${green},${blue})`;
+const css = (/** @type {number[]} */ [red, green, blue]) => `rgb(${red},${green},${blue})`;
 
 /** How far up the scale a weight stands, from 0 to 1. */
-export function height(weight, peak, log) {
+export function height(/** @type {number} */ weight, /** @type {number} */ peak, /** @type {boolean} */ log) {
   if (weight <= 0 || peak <= 0) return 0;
   if (!log) return weight / peak;
   return Math.max(0, Math.log(weight / FLOOR) / Math.log(Math.max(peak, 2 * FLOOR) / FLOOR));
 }
 
-export const lowest = (log) => (log ? FLOOR : 0);
+export const lowest = (/** @type {boolean} */ log) => (log ? FLOOR : 0);
 
-export function rgb(palette, part) {
+export function rgb(/** @type {import("./numbers.js").Palette} */ palette, /** @type {number} */ part) {
   return between(palette.scale, part);
 }
 
-export function colour(palette, part) {
+export function colour(/** @type {import("./numbers.js").Palette} */ palette, /** @type {number} */ part) {
   return css(between(palette.scale, part));
 }
 
 /** A number of either sign, as a share of the largest that occurs. */
-export function signed(palette, share) {
+export function signed(/** @type {import("./numbers.js").Palette} */ palette, /** @type {number} */ share) {
   return css(between(palette.signed, (share + 1) / 2));
 }
 
 /** Black or white, whichever is read more easily on that part of the scale: 4.5 to 1 at least. */
-export function textOn(palette, part) {
-  const [red, green, blue] = between(palette.scale, part).map((value) => (value / 255) ** 2.2);
+export function textOn(/** @type {import("./numbers.js").Palette} */ palette, /** @type {number} */ part) {
+  const [red, green, blue] = between(palette.scale, part).map((/** @type {number} */ value) => (value / 255) ** 2.2);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";
 }

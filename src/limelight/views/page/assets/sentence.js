@@ -133,7 +133,7 @@ export function createSentence(store) {
     element: html("section", { class: "hero" }, list, story, html("div", { class: "holds" }, hold, release, more)),
     draw,
     focus,
-    reveal: (/** @type {number} */ row) => { if (buttons.has(row)) reveal(list, buttons.get(row)); },
+    reveal: (/** @type {number} */ row) => { const button = buttons.get(row); if (button) reveal(list, button); },
   };
 }
 

@@ -14,12 +14,12 @@ export function createSteps(spec) {
   let last = spec.choice.query;
   let shown = "";
 
-  function draw(view) {
+  function draw(/** @type {import("./view.js").View} */ view) {
     shown = "";
     focus(view);
   }
 
-  function focus(view) {
+  function focus(/** @type {import("./view.js").View} */ view) {
     const row = asking(view.state);
     if (row !== null) last = view.rows === spec.queries ? row : spec.queries.words.indexOf(row);
     const { layer, head } = view.state;
@@ -34,7 +34,7 @@ export function createSteps(spec) {
 
 /** @param {View} view @param {import("./numbers.js").Spec} spec @param {number} token */
 function tell(view, spec, token) {
-  const flow = computeFlow(view, token);
+  const flow = /** @type {any} */ (computeFlow(view, token));
   const asker = () => html("bdi", { class: "asker" }, shorten(spec.queries.labels[token], 24));
   const parts = [];
   if (!flow.links.length) return [html("p", { class: "hint" }, "What the tokens of this head look at is not kept in this file; heads that are have more to show.")];
@@ -61,7 +61,7 @@ function tell(view, spec, token) {
 /** @param {View} view @param {number} token */
 function computeFlow(view, token) {
   const { channels, lse, tokens, sums } = view.head;
-  const score = (weight, product) => {
+  const score = (/** @type {number} */ weight, /** @type {any} */ product) => {
     if (channels?.plain) return product * channels.scale;
     return lse ? Math.log(weight) + lse[token] : null;
   };
@@ -72,7 +72,7 @@ function computeFlow(view, token) {
   }).sort((a, b) => b.weight - a.weight || (b.score ?? 0) - (a.score ?? 0));
   const flow = { channels, links, total: sums ? sums[2 * token] : null };
   if (!channels || !tokens) return flow;
-  const peak = (vectors) => Math.max(1e-9, ...vectors.map((vector) => Math.max(...vector.map(Math.abs))));
+  const peak = (/** @type {Float32Array[]} */ vectors) => Math.max(1e-9, ...vectors.map((/** @type {Float32Array} */ vector) => Math.max(...vector.map(Math.abs))));
   return {
     ...flow,
     query: channels.query[token],
@@ -83,11 +83,11 @@ function computeFlow(view, token) {
   };
 }
 
-function dot(a, b) {
-  return a.reduce((total, value, k) => total + value * b[k], 0);
+function dot(/** @type {any} */ a, /** @type {any} */ b) {
+  return a.reduce((/** @type {number} */ total, /** @type {number} */ value, /** @type {number} */ k) => total + value * b[k], 0);
 }
 
-function mix(values, weights) {
+function mix(/** @type {any} */ values, /** @type {any} */ weights) {
   const output = new Float32Array(values[0].length);
   for (const [token, value] of values.entries()) {
     for (const [k, number_] of value.entries()) output[k] += weights[token] * number_;
@@ -95,24 +95,24 @@ function mix(values, weights) {
   return output;
 }
 
-function formula(scale) {
+function formula(/** @type {number} */ scale) {
   const size = Math.round(1 / (scale * scale));
   return Math.abs(scale - 1 / Math.sqrt(size)) < 1e-6 ? `1/√${size}` : number(scale);
 }
 
-function step(name, words, content) {
+function step(/** @type {string} */ name, /** @type {(Node | string)[]} */ words, /** @type {Node} */ content) {
   return html("section", { class: "step" },
     html("h4", {}, name), html("p", {}, ...words), content);
 }
 
-function table(view, spec, flow) {
+function table(/** @type {import("./view.js").View} */ view, /** @type {import("./numbers.js").Spec} */ spec, /** @type {any} */ flow) {
   const { channels, links } = flow;
   const best = links.slice(0, MOST_ROWS);
   const rest = links.slice(MOST_ROWS);
-  const known = links.some(({ score }) => score !== null);
-  const heading = (name, kind = "") => html("th", { scope: "col", class: kind }, name);
-  const cell = (content, kind = "") => html("td", { class: kind }, content);
-  const row = ({ column, weight, score, product }) => html("tr", {},
+  const known = links.some((/** @type {any} */ { score }) => score !== null);
+  const heading = (/** @type {string} */ name, kind = "") => html("th", { scope: "col", class: kind }, name);
+  const cell = (/** @type {Node | string} */ content, kind = "") => html("td", { class: kind }, content);
+  const row = (/** @type {any} */ { column, weight, score, product }) => html("tr", {},
     html("th", { scope: "row" }, html("bdi", { class: spec.keys.background.includes(column) ? "background" : "" }, shorten(spec.keys.labels[column], 16))),
     ...(channels ? [cell(strip(view.palette, channels.key[column], flow.keyPeak)), cell(number(product, 2), "number")] : []),
     ...(known ? [cell(score === null ? "–" : number(score, 2), "number")] : []),
@@ -120,10 +120,10 @@ function table(view, spec, flow) {
     cell(bar(weight), "bar-cell"),
     ...(channels ? [cell(strip(view.palette, channels.value[column], flow.valuePeak, weight))] : []));
   const lead = 1 + (channels ? 2 : 0) + (known ? 1 : 0);
-  const closing = (name, amount) => html("tr", { class: "closing" },
+  const closing = (/** @type {string} */ name, /** @type {number} */ amount) => html("tr", { class: "closing" },
     html("th", { scope: "row", colspan: lead }, name), cell(number(amount), "number strong"),
     cell("", "bar-cell"), ...(channels ? [cell("")] : []));
-  const others = (flow.total ?? 0) - best.reduce((sum, link) => sum + link.weight, 0);
+  const others = (flow.total ?? 0) - best.reduce((/** @type {number} */ sum, /** @type {any} */ link) => sum + link.weight, 0);
   return scrolling({}, html("table", {},
     html("thead", {}, html("tr", {}, heading("token"),
       ...(channels ? [heading("key"), heading("q · k")] : []), ...(known ? [heading("score")] : []),
@@ -133,40 +133,40 @@ function table(view, spec, flow) {
       ...(flow.total === null ? [] : [closing("all", flow.total)]))));
 }
 
-function bar(weight) {
+function bar(/** @type {number} */ weight) {
   const inner = html("span", { class: "bar" });
   inner.style.width = `${Math.min(100, 100 * weight)}%`;
   return html("span", { class: "track" }, inner);
 }
 
 /** A vector as a strip of colours: one sign each side of the paper's. */
-function strip(palette, vector, peak, strength = 1) {
+function strip(/** @type {import("./numbers.js").Palette} */ palette, /** @type {Float32Array} */ vector, /** @type {number} */ peak, strength = 1) {
   const canvas = html("canvas", {
     class: "strip", width: vector.length, height: 1, role: "img",
     title: Array.from(vector.slice(0, 24), (value) => number(value, 2)).join("  ") + (vector.length > 24 ? " …" : ""),
     "aria-label": `${vector.length} numbers`,
   });
-  const context = canvas.getContext("2d");
-  vector.forEach((value, k) => {
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  vector.forEach((/** @type {number} */ value, /** @type {number} */ k) => {
     context.fillStyle = signed(palette, (strength * value) / peak);
     context.fillRect(k, 0, 1, 1);
   });
   return canvas;
 }
 
-function everyNumber(spec, flow) {
+function everyNumber(/** @type {import("./numbers.js").Spec} */ spec, /** @type {any} */ flow) {
   const best = flow.links[0];
   const key = flow.channels.key[best.column];
   const value = flow.channels.value[best.column];
-  const line = (name, vector, sum) => html("tr", {}, html("th", { scope: "row" }, name),
+  const line = (/** @type {string} */ name, /** @type {Float32Array} */ vector, /** @type {number | null} */ sum) => html("tr", {}, html("th", { scope: "row" }, name),
     ...Array.from(vector, (each) => html("td", { class: "number" }, number(each, 2))),
     html("td", { class: "number strong" }, sum === null ? "" : `Σ ${number(sum, 2)}`));
   return html("details", { class: "every" },
     html("summary", {}, "Every number, with ", html("bdi", {}, shorten(spec.keys.labels[best.column], 20))),
     scrolling({}, html("table", {}, html("tbody", {},
       line("query", flow.query, null), line("key", key, null),
-      line("query × key", flow.query.map((each, k) => each * key[k]), best.product),
+      line("query × key", flow.query.map((/** @type {any} */ each, /** @type {number} */ k) => each * key[k]), best.product),
       line("value", value, null),
-      line(`value × ${number(best.weight)}`, value.map((each) => each * best.weight), null),
+      line(`value × ${number(best.weight)}`, value.map((/** @type {any} */ each) => each * best.weight), null),
       line("output", flow.output, null)))));
 }

@@ -21,7 +21,7 @@ export function createStore(initial) {
     set(change) {
       const before = state;
       const after = { ...state, ...change };
-      if (Object.keys(change).every((key) => Object.is(before[key], after[key]))) return;
+      if (/** @type {(keyof State)[]} */ (Object.keys(change)).every((key) => Object.is(before[key], after[key]))) return;
       state = after;
       for (const watch of watchers) watch(state, before);
     },
