@@ -168,11 +168,11 @@ class Cause(Result):
         """Rank correlations between all measures."""
         rows = [
             (over, c.first, c.second, c.rho, f"[{c.low:.2f}, {c.high:.2f}]", c.things)
-            for over, correlations in (
+            for over, pairs in (
                 ("links", self.link_correlations),
                 ("keys", self.token_correlations),
             )
-            for c in correlations
+            for c in pairs
         ]
         return Table(
             ("over", "measure", "and", "rho", "95%", "n"), rows, "Rank correlations", decimals=2
