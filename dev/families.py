@@ -197,32 +197,32 @@ def seen(family: str, *, explain: bool = False) -> Row:
 
 
 def _row(family: str, homes: list[Any], parts: dict[str, bool], runs: list[Run]) -> Row:
+    # of a family with attention, a model without any (its backbone) says nothing
+    runs = [run for run in runs if not parts or run.fused or run.refused or run.ran & parts.keys()]
     known = "run" if runs else "read"
     source = "".join(inspect.getsource(home) for home in homes)
     ran = frozenset().union(*(run.ran for run in runs))
     unseen = frozenset().union(*(run.unseen for run in runs))
     fused, dense = any(run.fused for run in runs), any(run.dense for run in runs)
-    refused = next((run.refused for run in runs if run.refused), "")
+    refused = {run.refused for run in runs if run.refused}
     if refused and not fused and not dense:
-        return Row(family, "refused", known, refused)
+        return Row(family, "refused", known, ", ".join(sorted(refused)))
     # what did not run, by its source
     own = {name for name, by_itself in parts.items() if by_itself and name not in ran}
-    if not runs:
-        # a family without attention of its own is made of others, which AutoModel makes
-        fused = any(way in source for way in WAYS) or (not own and "AutoModel" in source)
-        dense = not fused and bool(re.search(r'output_attentions|"\w*attentions":', source))
-    else:
-        left = any(not by_itself and name not in ran for name, by_itself in parts.items())
-        fused = fused or (
-            left and not dense and bool(unseen) and any(way in source for way in WAYS)
-        )
-    unseen |= set() if dense and not fused else own
+    served = {name for name, by_itself in parts.items() if not by_itself and name not in ran}
+    interface = any(way in source for way in WAYS)
     if not fused and not dense:
+        # a family without attention of its own is made of others, which AutoModel makes
+        fused = (interface and bool(served)) or (not (runs or own) and "AutoModel" in source)
+        dense = not (runs or fused) and bool(
+            re.search(r'output_attentions|"\w*attentions":', source)
+        )
+    unseen |= refused | (own if fused else set())
+    if not fused and not dense:
+        unseen |= own
         return Row(family, "refused" if unseen else "none", known, ", ".join(sorted(unseen)))
     how = "dense" if dense else "fused"
-    return Row(
-        family, f"{how} in part" if unseen else how, known, ", ".join(sorted(unseen))
-    )  # fmt: skip
+    return Row(family, f"{how} in part" if unseen else how, known, ", ".join(sorted(unseen)))
 
 
 def watched_run(model: nn.Module, inputs: dict[str, Any]) -> Run:
