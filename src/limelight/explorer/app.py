@@ -77,7 +77,7 @@ def create_app(library: Library, *, token: str | None = None, framed: bool = Fal
         loading = asyncio.ensure_future(worker.run(lambda _: library.warm()))
         yield
         loading.cancel()
-        worker.close()
+        await asyncio.to_thread(worker.close)
 
     app = FastAPI(
         title="Limelight explorer",

@@ -81,17 +81,22 @@ class Worker:
         self._waiting: dict[bool, deque[_Job]] = {True: deque(), False: deque()}
         self._ready = threading.Condition()
         self._closed = False
+        self._running: list[_Job] = []
         self._thread = threading.Thread(target=self._loop, name="limelight-work", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Take no more work; what waits is dropped."""
+    def close(self, seconds: float = 10.0) -> None:
+        """Take no more work; what waits is dropped, what runs ends at its next pause.
+
+        The thread is waited for: an interpreter that ends while it computes ends in an abort.
+        """
         with self._ready:
             self._closed = True
-            for queue in self._waiting.values():
-                for job in queue:
-                    job.gone.set()
+            for job in (*self._waiting[True], *self._waiting[False], *self._running):
+                job.gone.set()
             self._ready.notify()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
 
     async def run(
         self, work: Callable[[Turn], Result], *, quick: bool = True, seconds: float = 60.0
@@ -180,6 +185,7 @@ class Worker:
         if job.gone.is_set():
             return
         turn = Turn(self, job)
+        self._running.append(job)
         try:
             if time.monotonic() > job.until:
                 raise LateError("other work took too long: try again in a moment")
@@ -188,6 +194,8 @@ class Worker:
             job.done(None, error)
         else:
             job.done(result, None)
+        finally:
+            self._running.remove(job)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
