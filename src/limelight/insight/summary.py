@@ -229,8 +229,8 @@ def background(recording: Recording) -> frozenset[int]:
 def _sinks(recording: Recording, layers: Sequence[Noted]) -> frozenset[int]:
     """Special tokens; the first token where it draws, over all layers and heads, more than four
     times what it would if each query spread its weight evenly over the keys it may see; and of a
-    long text every token that draws more than six times the mean of all tokens, and than the median
-    of those around it.
+    long text each function word that draws more than six times the mean of all tokens, and than the
+    median of those around it. Other words are what a reader looks for in a long text.
     """
     special = {j for j, token in enumerate(recording.tokens) if token.special}
     queries, keys = len(recording.queries), len(recording.tokens)
@@ -245,7 +245,8 @@ def _sinks(recording: Recording, layers: Sequence[Noted]) -> frozenset[int]:
         drawn = torch.stack([noted.received.double().sum(0) for noted in layers]).sum(0)
         near = torch.cat([drawn[:AROUND].flip(0), drawn, drawn[-AROUND:].flip(0)])
         usual = near.unfold(0, 2 * AROUND + 1, 1).median(-1).values
-        special |= set((drawn > 6 * usual.clamp_min(drawn.mean())).nonzero()[:, 0].tolist())
+        much = drawn > 6 * usual.clamp_min(drawn.mean())
+        special |= set((much & (_worth(recording.tokens) < 1)).nonzero()[:, 0].tolist())
     return frozenset(special)
 
 
