@@ -9,6 +9,8 @@ CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt
 # What a change most often breaks.
 QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py tests/layers tests/insight \
 	tests/seeing/test_recording.py tests/views/test_terminal.py tests/test_public_api.py tests/test_architecture.py
+# Two processes share the cores: threads of one that wait must not spin on those of the other.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n 2 --dist loadfile
 TEXT := The animal didn't cross the street because it was too tired.
 
 .PHONY: show docs explore test quick soak fuzz check setup bench format build dist sanitize clean
@@ -20,11 +22,11 @@ explore: .venv/explorer .venv/built
 	$(BIN)/limelight explore
 
 test: .venv/dev .venv/built .venv/vision .venv/browser node_modules/.package-lock.json
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(PYTEST)
 
 # For daily work: the operation, the layers and what is quick of the rest, in under 90 seconds.
 quick: .venv/dev .venv/built
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(QUICK)
+	$(PYTEST) $(QUICK)
 
 # Random calls and damaged files for five minutes, with a new seed, which is printed.
 fuzz: .venv/dev .venv/built
@@ -32,7 +34,7 @@ fuzz: .venv/dev .venv/built
 
 # Long walks: every architecture, load.
 soak: .venv/dev .venv/built .venv/vision .venv/browser node_modules/.package-lock.json
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m soak; s=$$?; test $$s -eq 5 || exit $$s
+	$(PYTEST) -m soak
 
 check: .venv/dev .venv/built node_modules/.package-lock.json
 	$(BIN)/ruff check .

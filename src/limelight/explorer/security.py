@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 COOKIE = "limelight"
 MOST_BYTES = 1 << 20
 """Of a request's body."""
+MOST_DRAINED = 64 << 20
+"""Bytes of a body too large that are read and thrown away, so that a client that is still sending
+gets the answer instead of a connection cut under it."""
 MOST_SECONDS = 20.0
 """For a request's body to arrive."""
 
@@ -66,7 +69,7 @@ class Doors:
             await self._greet(scope, send)
             return
         length = headers.get(b"content-length", "0")
-        if length.isdecimal() and int(length) > MOST_BYTES:
+        if length.isdecimal() and int(length) > MOST_DRAINED:
             await _refuse(send, 413, _too_large())
             return
         body = await _whole_body(receive)
@@ -126,12 +129,12 @@ async def _whole_body(receive: Receive) -> bytes | int | None:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                if size > MOST_BYTES:
-                    return 413
-                if not message.get("more_body", False):
-                    return b"".join(parts)
+                part = message.get("body", b"")
+                size += len(part)
+                if size <= MOST_BYTES:
+                    parts.append(part)
+                if size > MOST_DRAINED or not message.get("more_body", False):
+                    return 413 if size > MOST_BYTES else b"".join(parts)
     except TimeoutError:
         return 408
 
