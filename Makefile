@@ -7,7 +7,8 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflict
 INSTALL := SKBUILD_CMAKE_DEFINE=LIMELIGHT_WERROR=ON $(PIP) --no-build-isolation -e
 CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt
 # What a change most often breaks.
-QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py tests/layers tests/insight \
+QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py tests/ops/test_calls.py tests/layers \
+	tests/insight/test_salience.py tests/insight/test_worked.py tests/insight/test_why.py \
 	tests/seeing/test_recording.py tests/views/test_terminal.py tests/test_public_api.py tests/test_architecture.py
 # Two processes share the cores: threads of one that wait must not spin on those of the other.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n 2 --dist loadfile
