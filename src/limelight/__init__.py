@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from limelight.insight.cutting import cutting as cutting
     from limelight.insight.exercise import exercise as exercise
     from limelight.insight.head_labels import head_labels as head_labels
+    from limelight.insight.head_output import wrote as wrote
     from limelight.insight.heads import heads as heads
     from limelight.insight.rollout import rollout as rollout
     from limelight.insight.shift import shift as shift
-    from limelight.insight.studies.listing import study as study
+    from limelight.insight.studies.registry import study as study
     from limelight.insight.why import why as why
-    from limelight.insight.worked.reading import worked as worked
-    from limelight.insight.wrote import wrote as wrote
+    from limelight.insight.worked.parsing import worked as worked
     from limelight.layers.attention import Attention as Attention
     from limelight.layers.block import Block as Block
     from limelight.layers.cache import Cache as Cache
@@ -129,14 +129,14 @@ _HOME = {
     "heads": "insight.heads",
     "shift": "insight.shift",
     "why": "insight.why",
-    "wrote": "insight.wrote",
+    "wrote": "insight.head_output",
     "look": "seeing.look",
     "steps": "seeing.steps.steps",
     "stream": "seeing.stream",
     "watch": "seeing.watching.watch",
     "exercise": "insight.exercise",
-    "study": "insight.studies.listing",
-    "worked": "insight.worked.reading",
+    "study": "insight.studies.registry",
+    "worked": "insight.worked.parsing",
     "explore": "explorer.explore",
     "LimelightError": "errors",
 }

@@ -17,7 +17,7 @@ import torch
 import limelight as ll
 from limelight.errors import LimelightError
 from limelight.insight.worked.audit import audit
-from limelight.insight.worked.reading import worked
+from limelight.insight.worked.parsing import worked
 from limelight.models.tokens import Tokens
 from limelight.training.loop import train
 from limelight.training.settings import Settings

@@ -20,9 +20,9 @@ from transformers import (
 
 import limelight as ll
 from limelight.insight.cause import Cause
-from limelight.insight.effects import ALL, Bench, Cuts
-from limelight.insight.ranks import DRAWS, correlations, spearman
-from limelight.insight.reading import read
+from limelight.insight.interventions import ALL, CleanRun, Cuts
+from limelight.insight.rank_correlation import DRAWS, correlations, spearman
+from limelight.insight.runner import runner_for
 from limelight.rng import generator_for
 
 TEXT = "The animal slept because it was tired."
@@ -144,20 +144,20 @@ def test_runs_entered_in_the_middle_are_those_of_whole_texts(name: str) -> None:
     ids = torch.randint(60, (8,))
     place = 7 if config.kind == "decoder" else 4
     found = ll.cause(model, ids, place, controls=5)
-    bench = Bench(read(model, ids), place)
-    whole = Bench(read(model, ids), place)
+    clean = CleanRun(runner_for(model, ids), place)
+    whole = CleanRun(runner_for(model, ids), place)
     whole._replay = None
     for layer in range(3):
         for head in (2, ALL):
             cuts = Cuts.of(torch.tensor(layer), head, place, torch.arange(8))
             for how in ("forbid", "zero"):
                 slow = whole.cut(cuts, how, "").change  # pyright: ignore[reportArgumentType]
-                fast = bench.cut(cuts, how, "").change  # pyright: ignore[reportArgumentType]
+                fast = clean.cut(cuts, how, "").change  # pyright: ignore[reportArgumentType]
                 torch.testing.assert_close(fast, slow, atol=1e-6, rtol=1e-4)
                 if head != ALL:
                     own = getattr(found, how).change[layer, head]
                     torch.testing.assert_close(own, fast, atol=1e-6, rtol=1e-4)
-            even = bench.spread_evenly(cuts.part(slice(0, 1)), "").change
+            even = clean.spread_evenly(cuts.part(slice(0, 1)), "").change
             torch.testing.assert_close(
                 even, whole.spread_evenly(cuts.part(slice(0, 1)), "").change, atol=1e-6, rtol=1e-4
             )

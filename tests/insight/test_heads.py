@@ -16,7 +16,7 @@ from limelight.insight.ablation import ablate_role, repeat_loss
 from limelight.insight.head_measures import Sums
 from limelight.insight.heads import HeadRoles, Score
 from limelight.insight.probes import needles, sentences
-from limelight.insight.reading import read
+from limelight.insight.runner import runner_for
 from limelight.models.tokens import Tokens
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
@@ -118,7 +118,7 @@ def test_sums_of_two_corpora_merge_to_those_of_both() -> None:
 def test_planted_heads_are_found_out() -> None:
     """Induction and duplicate-token heads, by weights written down instead of learned."""
     size, n = 48, 97
-    reading = read(
+    runner = runner_for(
         ll.Decoder(ll.Config.llama(vocabulary=500, width=16, layers=1, heads=4)), torch.arange(5)
     )
 
@@ -134,7 +134,7 @@ def test_planted_heads_are_found_out() -> None:
 
     sums = Sums()
     with ll.intercept(plant):
-        measures.repeats(sums, reading, torch.arange(3, 500), 1, 0)
+        measures.repeats(sums, runner, torch.arange(3, 500), 1, 0)
     induction, duplicate = sums.mean("induction")[0], sums.mean("duplicate token")[0]
     assert float(induction[1]) > 0.99
     assert float(duplicate[2]) > 0.99

@@ -12,14 +12,14 @@ import pytest
 import limelight as ll
 from limelight.cli import main
 from limelight.errors import LimelightError
-from limelight.insight.studies import learning
-from limelight.insight.studies.listing import STUDIES
+from limelight.insight.studies import training
+from limelight.insight.studies.registry import STUDIES
 from limelight.insight.studies.study import Study, at_least, at_most, exponent
 
 
 def test_every_file_is_a_study_that_is_listed() -> None:
     folder = Path(importlib.import_module("limelight.insight.studies").__path__[0])
-    parts = {"__init__", "listing", "learning", "study"}
+    parts = {"__init__", "registry", "training", "study"}
     assert {path.stem for path in folder.glob("*.py")} - parts == set(STUDIES)
 
 
@@ -62,7 +62,7 @@ def test_training_studies_repeat_and_learn(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(heads, "STEPS", 40)
     first, again = heads.run(5), heads.run(5)
     assert first.to_json() == again.to_json()
-    assert learning.parameters(ll.Attention(32, heads=1)) == learning.parameters(
+    assert training.parameters(ll.Attention(32, heads=1)) == training.parameters(
         ll.Attention(32, heads=4)
     )
 

@@ -14,7 +14,7 @@ import torch
 import limelight as ll
 from limelight.cli import main
 from limelight.errors import FileError, LimelightError
-from limelight.insight.worked.reading import EXAMPLES, known_examples, worked
+from limelight.insight.worked.parsing import EXAMPLES, known_examples, worked
 from limelight.insight.worked.rendering import FORMATS
 from limelight.insight.worked.slides import save_slides
 from limelight.insight.worked.writing import toml
@@ -100,8 +100,8 @@ def test_layers_heads_mask_scale_and_residual_by_plain_arithmetic(tmp_path: Path
 
 def test_the_audit_finds_every_slip_where_it_was_made() -> None:
     audit = worked().audit()
-    assert Counter(slip.step for slip in audit.slips) == {"key": 7, "value": 6, "scores": 2}
-    scores = {(slip.token, slip.column): slip for slip in audit.slips if slip.step == "scores"}
+    assert Counter(slip.step for slip in audit.mismatches) == {"key": 7, "value": 6, "scores": 2}
+    scores = {(slip.token, slip.column): slip for slip in audit.mismatches if slip.step == "scores"}
     love, phones = scores["love", "phones"], scores["phones", "phones"]
     assert (love.printed, love.follows_text) == ("1.96", "1.63")
     assert (phones.printed, phones.follows_text) == ("1.91", "0.91")
@@ -113,10 +113,10 @@ def test_what_is_written_is_read_again_and_follows(tmp_path: Path) -> None:
     for example in [*map(worked, known_examples()), worked(written(tmp_path, TWO_LAYERS))]:
         for decimals in (2, 3, 6):
             again = worked(written(tmp_path, toml(example, decimals=decimals)))
-            assert again.audit().passed, (example.title, decimals, again.audit().slips)
+            assert again.audit().passed, (example.title, decimals, again.audit().mismatches)
         blank = worked(written(tmp_path, toml(example, blank=True))).audit()
         assert blank.open > 0
-        assert (blank.slips, blank.checked, blank.passed) == ((), 0, False)
+        assert (blank.mismatches, blank.checked, blank.passed) == ((), 0, False)
 
 
 def test_every_wrong_digit_is_found(tmp_path: Path) -> None:
@@ -128,15 +128,15 @@ def test_every_wrong_digit_is_found(tmp_path: Path) -> None:
         decimals = len(cell.group().partition(".")[2])
         wrong = f"{float(cell.group()) + 2 * 10**-decimals:.{decimals}f}"
         changed = text[: cell.start()] + wrong + text[cell.end() :]
-        slips = worked(written(tmp_path, changed)).audit().slips
-        assert wrong in [slip.printed for slip in slips], (cell.group(), slips)
+        wrong_cells = worked(written(tmp_path, changed)).audit().mismatches
+        assert wrong in [found.printed for found in wrong_cells], (cell.group(), wrong_cells)
 
 
 def test_a_later_step_alone_is_audited(tmp_path: Path) -> None:
     right = worked(written(tmp_path, SMALL + '[printed]\nweights = ["0.670 0.330", "0.056 0.944"]'))
     assert right.audit().passed
     wrong = worked(written(tmp_path, SMALL + '[printed]\noutput = ["0.7 0.7", "0.1 1.8"]'))
-    assert [(slip.token, slip.column) for slip in wrong.audit().slips] == [("b", "2")]
+    assert [(slip.token, slip.column) for slip in wrong.audit().mismatches] == [("b", "2")]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_check_says_what_is_wrong_and_exits_so(
     assert "no [printed] table" in said
     code, out, _ = run(capsys, "worked", "--check", "--json")
     assert code == 1
-    assert len(json.loads(out)["audit"]["slips"]) == 15
+    assert len(json.loads(out)["audit"]["mismatches"]) == 15
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def _write_watched(
     json: bool,
 ) -> None:
     """Print the text as it is written, then a line for each new token."""
-    from limelight.insight.attended import attended
+    from limelight.insight.top_keys import top_keys
     from limelight.ops.lens.spec import Lens
     from limelight.seeing.stream import write_seen
 
@@ -124,7 +124,7 @@ def _write_watched(
         if not json:
             print(piece.text, end="", flush=True)
         written.append(piece)
-        seen.append((recording.queries[0].text, attended(recording, WATCHED)))
+        seen.append((recording.queries[0].text, top_keys(recording, WATCHED)))
     if json:
         _print_json(prompt, written, seen)
     else:

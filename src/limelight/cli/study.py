@@ -26,7 +26,7 @@ def study(
     does, and "holds partly" otherwise.
     """
     from limelight.errors import FileError, OptionError
-    from limelight.insight.studies.listing import STUDIES
+    from limelight.insight.studies.registry import STUDIES
 
     if list_:
         width = max(map(len, STUDIES))
@@ -49,7 +49,7 @@ def study(
 def _run(names: list[str], seed: int, to: Path | None, json: bool) -> None:
     from rich.console import Console
 
-    from limelight.insight.studies.listing import study as measure
+    from limelight.insight.studies.registry import study as measure
 
     console = Console(highlight=False, markup=False, emoji=False)
     waiting = Console(stderr=True)

@@ -30,10 +30,10 @@ def why(
     """
     from limelight.cli.results import give
     from limelight.files import check_writable
-    from limelight.insight.sources import split_model
+    from limelight.insight.head_output import HeadOutput
+    from limelight.insight.head_output import wrote as split_output
+    from limelight.insight.residual import model_of
     from limelight.insight.why import why as split_score
-    from limelight.insight.wrote import Wrote
-    from limelight.insight.wrote import wrote as split_output
     from limelight.models.loading.pretrained import load
     from limelight.seeing.look import look
 
@@ -41,14 +41,14 @@ def why(
         check_writable(save)
     loaded = load(model)
     rec = look(text, loaded)
-    whole = split_model(rec, loaded)
+    whole = model_of(rec, loaded)
     asks = _pick(query)
     if key is None:
         result = split_output(rec, layer, head, asks, model=whole)
     else:
         result = split_score(rec, layer, head, asks, _pick(key), model=whole)
     tables = [result.table()]
-    if isinstance(result, Wrote):
+    if isinstance(result, HeadOutput):
         tables.append(result.direction_table())
     give(result, tables, save=save, json=json)
 

@@ -36,8 +36,8 @@ def worked(
     mask, scale, residual, memory and [[layers]] where wanted; [printed] is what the audit reads.
     """
     from limelight.errors import FileError, OptionError
-    from limelight.insight.worked.reading import known_examples
-    from limelight.insight.worked.reading import worked as read
+    from limelight.insight.worked.parsing import known_examples
+    from limelight.insight.worked.parsing import worked as read
 
     if list_:
         print("\n".join(known_examples()))

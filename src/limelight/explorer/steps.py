@@ -10,7 +10,7 @@ from torch import Tensor
 
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
-from limelight.insight.worked.reading import worked
+from limelight.insight.worked.parsing import worked
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
 
@@ -75,6 +75,6 @@ def worked_example(edited: dict[str, list[list[float]]]) -> dict[str, Any]:
         ],
         "slips": [
             {"step": s.step, "token": s.token, "column": s.column, "text": str(s)}
-            for s in example.audit().slips
+            for s in example.audit().mismatches
         ],
     }

@@ -13,7 +13,7 @@ from limelight.errors import OptionError
 from limelight.insight.head_measures import repeated_rows
 from limelight.insight.heads import HeadRoles, random_vocabulary
 from limelight.insight.progress import tracked
-from limelight.insight.reading import at_rest, layer_of, through_the_seam
+from limelight.insight.runner import eval_mode, layer_of, through_the_seam
 from limelight.models.decoder import Decoder
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.rng import generator_for
@@ -25,21 +25,21 @@ Head = tuple[int, int]
 @contextmanager
 def ablating(model: nn.Module, heads: Iterable[Head]) -> Generator[None]:
     """Within the block, these heads add nothing: their output is zero."""
-    gone: dict[int, list[int]] = {}
+    ablated: dict[int, list[int]] = {}
     for layer, head in heads:
-        gone.setdefault(layer, []).append(head)
+        ablated.setdefault(layer, []).append(head)
 
-    def silence(call: AttentionCall) -> Tensor:
-        output, silent = call.attend(), gone.get(layer_of(call))
-        if not silent:
+    def zero(call: AttentionCall) -> Tensor:
+        output, zeroed = call.attend(), ablated.get(layer_of(call))
+        if not zeroed:
             return output
-        if max(silent) >= output.shape[1]:
-            raise OptionError(f"head {max(silent)} is none of the {output.shape[1]} heads")
+        if max(zeroed) >= output.shape[1]:
+            raise OptionError(f"head {max(zeroed)} is none of the {output.shape[1]} heads")
         output = output.clone()
-        output[:, silent] = 0.0
+        output[:, zeroed] = 0.0
         return output
 
-    with through_the_seam(model), intercept(silence, model):
+    with through_the_seam(model), intercept(zero, model):
         yield
 
 
@@ -99,7 +99,7 @@ def repeat_loss(model: Decoder, without: Iterable[Head] = (), *, seed: int = 0) 
     """The loss on tokens that repeat, in nats a token, with some heads taken out."""
     vocabulary, begin = random_vocabulary(model, None)
     rows, size = repeated_rows(vocabulary, begin, seed + 1000)
-    with at_rest(model), ablating(model, without):
+    with eval_mode(model), ablating(model, without):
         return _loss(model, rows, size)
 
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from limelight.checks import check_whole
 from limelight.errors import OptionError
-from limelight.insight.effects import ALL, Bench, Cuts, Effect
-from limelight.insight.ranks import Correlation, correlations
-from limelight.insight.reading import at_rest, read, through_the_seam
+from limelight.insight.interventions import ALL, CleanRun, Cuts, Effect
+from limelight.insight.rank_correlation import Correlation, correlations
 from limelight.insight.result import Result
 from limelight.insight.rollout import rolled_out
+from limelight.insight.runner import eval_mode, runner_for, through_the_seam
 from limelight.insight.table import Table
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
@@ -226,56 +226,56 @@ def cause(
     torch.Size([6, 12, 10])
     """
     check_whole("controls", controls, 0)
-    reading = read(model, text, tokenizer=tokenizer)
-    places = find_tokens(token, reading.tokens)
+    runner = runner_for(model, text, tokenizer=tokenizer)
+    places = find_tokens(token, runner.tokens)
     if len(places) != 1:
         raise OptionError(f"token must be one token, found {token!r}: tokens {places}; name one")
     place = places[0]
-    reading = reading.upto(place)
-    with at_rest(reading.model), through_the_seam(reading.model), torch.no_grad():
-        bench = Bench(reading, place, progress=progress)
-        if not bench.layers:
+    runner = runner.upto(place)
+    with eval_mode(runner.model), through_the_seam(runner.model), torch.no_grad():
+        clean = CleanRun(runner, place, progress=progress)
+        if not clean.layers:
             raise OptionError(
-                f"{reading.name} makes no attention call that goes through limelight: its layers "
+                f"{runner.name} makes no attention call that goes through limelight: its layers "
                 "must be limelight's, the doors', or a Hugging Face model's on the interface"
             )
-        measured = _measure(bench, controls, seed)
+        measured = _measure(clean, controls, seed)
     said = text if isinstance(text, str) else ""
-    return _result(bench, said, measured, seed)
+    return _result(clean, said, measured, seed)
 
 
-def _measure(bench: Bench, controls: int, seed: int) -> dict[str, Any]:
-    n, l, h = len(bench.reading.inputs), len(bench.layers), bench.layers[0].extent.h
+def _measure(clean: CleanRun, controls: int, seed: int) -> dict[str, Any]:
+    n, l, h = len(clean.runner.inputs), len(clean.layers), clean.layers[0].extent.h
     keys, layers, heads = torch.arange(n), torch.arange(l), torch.arange(h)
-    single = Cuts.of(layers[:, None, None], heads[:, None], bench.place, keys)
-    layer = Cuts.of(layers[:, None], ALL, bench.place, keys)
-    every = Cuts.of(torch.tensor(ALL), ALL, bench.place, keys)
-    drawn, links = _random_links(bench, controls, seed)
-    level = Cuts.of(layers[:, None], heads, bench.place, torch.tensor(0))
-    level_all = Cuts.of(torch.tensor(ALL), ALL, bench.place, torch.tensor([0]))
+    single = Cuts.of(layers[:, None, None], heads[:, None], clean.place, keys)
+    layer = Cuts.of(layers[:, None], ALL, clean.place, keys)
+    every = Cuts.of(torch.tensor(ALL), ALL, clean.place, keys)
+    drawn, links = _random_links(clean, controls, seed)
+    level = Cuts.of(layers[:, None], heads, clean.place, torch.tensor(0))
+    level_all = Cuts.of(torch.tensor(ALL), ALL, clean.place, torch.tensor([0]))
     return {
-        "forbid": bench.cut(single, "forbid", "cutting links").view(l, h, n),
-        "zero": bench.cut(single, "zero", "zeroing links").view(l, h, n),
-        "layer_forbid": bench.cut(layer, "forbid", "layer by layer").view(l, n),
-        "layer_zero": bench.cut(layer, "zero", "layer by layer").view(l, n),
-        "everywhere_forbid": bench.cut(every, "forbid", "everywhere"),
-        "everywhere_zero": bench.cut(every, "zero", "everywhere"),
-        "occluded": bench.cut(every._replace(query=torch.full_like(keys, ALL)), "forbid", "hiding"),
-        "uniform": bench.spread_evenly(level, "equal weights").view(l, h),
-        "uniform_everywhere": float(bench.spread_evenly(level_all, "equal weights").change[0]),
-        "control": bench.cut(drawn, "forbid", "random links"),
+        "forbid": clean.cut(single, "forbid", "cutting links").view(l, h, n),
+        "zero": clean.cut(single, "zero", "zeroing links").view(l, h, n),
+        "layer_forbid": clean.cut(layer, "forbid", "layer by layer").view(l, n),
+        "layer_zero": clean.cut(layer, "zero", "layer by layer").view(l, n),
+        "everywhere_forbid": clean.cut(every, "forbid", "everywhere"),
+        "everywhere_zero": clean.cut(every, "zero", "everywhere"),
+        "occluded": clean.cut(every._replace(query=torch.full_like(keys, ALL)), "forbid", "hiding"),
+        "uniform": clean.uniform(level, "equal weights").view(l, h),
+        "uniform_everywhere": float(clean.uniform(level_all, "equal weights").change[0]),
+        "control": clean.cut(drawn, "forbid", "random links"),
         "control_links": links,
-        "gradient": gradient_times_input(bench, seed),
+        "gradient": gradient_times_input(clean, seed),
     }
 
 
-def _random_links(bench: Bench, count: int, seed: int) -> tuple[Cuts, tuple[Link, ...]]:
+def _random_links(clean: CleanRun, count: int, seed: int) -> tuple[Cuts, tuple[Link, ...]]:
     """Links of other tokens, in one head each, by layer; as many as there are at most."""
-    weights = [seen.dense() for seen in bench.layers] if count else []
+    weights = [seen.dense() for seen in clean.layers] if count else []
     links: list[Link] = []
     generator = generator_for(seed, 1)
     for number, dense in enumerate(weights):
-        dense[:, :, bench.place] = 0.0  # only links that exist, and not the token's own
+        dense[:, :, clean.place] = 0.0  # only links that exist, and not the token's own
         there = (dense[0] > 0).nonzero()
         share = count * (number + 1) // len(weights) - count * number // len(weights)
         picked = torch.randperm(len(there), generator=generator)[:share]
@@ -285,16 +285,16 @@ def _random_links(bench: Bench, count: int, seed: int) -> tuple[Cuts, tuple[Link
     return Cuts(*parts.unbind(1)), tuple(links)
 
 
-def gradient_times_input(bench: Bench, seed: int) -> Tensor:
+def gradient_times_input(clean: CleanRun, seed: int) -> Tensor:
     """|gradient × input| for each token: n.
 
     Where tokens are predicted: |Σ_c x_jc ∂ log p(chosen) / ∂ x_jc|. For a final vector f: the size
     of the change of its direction as x_j grows, over random directions r orthogonal to f:
     (mean_r (Σ_c x_jc ∂(r·f)/∂x_jc)²)^½ / ‖f‖. x_j is the token's embedding.
     """
-    reading, place = bench.reading, bench.place
-    count = 1 if reading.predicts else PROJECTIONS
-    rows = reading.rows(count)
+    runner, place = clean.runner, clean.place
+    count = 1 if runner.predicts else PROJECTIONS
+    rows = runner.rows(count)
     leaves: list[Tensor] = []
 
     def leaf(_module: Any, _args: Any, output: Tensor) -> Tensor:
@@ -305,41 +305,41 @@ def gradient_times_input(bench: Bench, seed: int) -> Tensor:
         if rows.is_floating_point():
             rows = rows.clone().requires_grad_()
             leaves.append(rows)
-            end = reading.run(rows, place)
+            end = runner.run(rows, place)
         else:
-            assert reading.embedding is not None
-            hook = reading.embedding.register_forward_hook(leaf)
+            assert runner.embedding is not None
+            hook = runner.embedding.register_forward_hook(leaf)
             try:
-                end = reading.run(rows, place)
+                end = runner.run(rows, place)
             finally:
                 hook.remove()
-        if reading.predicts:
-            goal = end.log_softmax(-1)[0, bench.chosen]
+        if runner.predicts:
+            goal = end.log_softmax(-1)[0, clean.chosen]
         else:
-            direction = bench.before.to(end)
+            direction = clean.before.to(end)
             direction = direction / direction.norm()
             drawn = torch.randn(end.shape, generator=generator_for(seed, 2)).to(end)
             drawn = drawn - (drawn @ direction)[:, None] * direction
-            goal = (drawn * end).sum() / bench.before.norm().to(end)
+            goal = (drawn * end).sum() / clean.before.norm().to(end)
         (gradient,) = torch.autograd.grad(goal, leaves[0])
     products = (gradient * leaves[0].detach()).sum(-1).double()
     return products.square().mean(0).sqrt().cpu()
 
 
-def _result(bench: Bench, text: str, measured: dict[str, Any], seed: int) -> Cause:
-    reading, place = bench.reading, bench.place
-    start = torch.zeros(len(reading.inputs))
+def _result(clean: CleanRun, text: str, measured: dict[str, Any], seed: int) -> Cause:
+    runner, place = clean.runner, clean.place
+    start = torch.zeros(len(runner.inputs))
     start[place] = 1.0
-    weight = torch.stack([seen.rows([place])[0, :, 0] for seen in bench.layers]).cpu()
-    value = weight * torch.stack([_value_sizes(seen) for seen in bench.layers])
-    rolled = rolled_out(bench.layers, start)
+    weight = torch.stack([seen.rows([place])[0, :, 0] for seen in clean.layers]).cpu()
+    value = weight * torch.stack([_value_sizes(seen) for seen in clean.layers])
+    rolled = rolled_out(clean.layers, start)
     result = Cause(
         text=text,
-        model=reading.name,
-        tokens=tuple(token.text for token in reading.tokens),
+        model=runner.name,
+        tokens=tuple(token.text for token in runner.tokens),
         token=place,
-        measure="KL" if reading.predicts else "1 − cosine",
-        chosen=reading.piece(bench.chosen) if reading.predicts else "",
+        measure="KL" if runner.predicts else "1 − cosine",
+        chosen=runner.piece(clean.chosen) if runner.predicts else "",
         weight=weight,
         value_weighted=value,
         rollout=rolled,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from limelight.checks import check_whole
 from limelight.errors import OptionError
-from limelight.insight.reading import layer_of, through_the_seam
+from limelight.insight.runner import layer_of, through_the_seam
 from limelight.ops.attend import attend
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.spec import Lens

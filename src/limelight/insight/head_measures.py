@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.insight.probes import RELATIONS, Needle, Sentence
-from limelight.insight.reading import Reading, layer_of
+from limelight.insight.runner import Runner, layer_of
 from limelight.ops.attend import attend
 from limelight.ops.bias import Alibi
 from limelight.ops.calls import AttentionCall, intercept
@@ -59,7 +59,7 @@ class Sums:
 
 
 def watch_rows(
-    reading: Reading, rows: Tensor, lens: Lens = LENS, places: Tensor | int = -1
+    runner: Runner, rows: Tensor, lens: Lens = LENS, places: Tensor | int = -1
 ) -> tuple[list[Seen], Tensor]:
     """What every layer saw of rows of ids `b n`, and what some places of them ended as."""
     seen: dict[int, Seen] = {}
@@ -69,8 +69,8 @@ def watch_rows(
         seen[layer_of(call)] = noted
         return output
 
-    with torch.no_grad(), intercept(record, reading.model):
-        end = reading.run(rows, places)
+    with torch.no_grad(), intercept(record, runner.model):
+        end = runner.run(rows, places)
     return [seen[number] for number in sorted(seen)], end
 
 
@@ -270,10 +270,10 @@ def semantics(sums: Sums, prefix: str = "") -> Tensor:
     return (wc - w * c) / spread.clamp(min=1e-15)
 
 
-def repeats(sums: Sums, reading: Reading, vocabulary: Tensor, begin: int | None, seed: int) -> None:
+def repeats(sums: Sums, runner: Runner, vocabulary: Tensor, begin: int | None, seed: int) -> None:
     """Induction and duplicate-token scores: BOS, then S random tokens twice."""
     rows, size = repeated_rows(vocabulary, begin, seed)
-    layers, _ = watch_rows(reading, rows, Lens())
+    layers, _ = watch_rows(runner, rows, Lens())
     first = rows.shape[1] - size
     queries = torch.arange(first, rows.shape[1])
     even = 1 / visible(layers[0])[queries]
@@ -309,8 +309,8 @@ def syntax(
             for first, second in sentence.pairs(relation):
                 if not places[first] or not places[second]:  # no token spells it
                     continue
-                for way, (asks, answers) in (("→", (first, second)), ("←", (second, first))):
-                    query, keys = places[asks][-1], places[answers]
+                for way, (query_role, key_role) in (("→", (first, second)), ("←", (second, first))):
+                    query, keys = places[query_role][-1], places[key_role]
                     name = f"{relation} {way}"
                     for prefix, links in (("", raw), ("value ", weighted)):
                         best = _strongest(links[:, row, :, query], aside)
@@ -336,7 +336,7 @@ def best_offset(chosen: Sums, held: Sums, name: str) -> float:
 
 
 def retrieval(
-    sums: Sums, reading: Reading, encode: Callable[[str], list[int]], prompts: Iterable[Needle]
+    sums: Sums, runner: Runner, encode: Callable[[str], list[int]], prompts: Iterable[Needle]
 ) -> None:
     """At each step that copies a needle's token: is the head's strongest key that token there?
 
@@ -347,7 +347,7 @@ def retrieval(
         before, needle, after, answer = (encode(part) for part in prompt)
         ids = torch.tensor([*before, *needle, *after, *answer])
         steps = torch.arange(len(ids) - len(answer) - 1, len(ids) - 1)
-        layers, said = watch_rows(reading, ids[None], Lens(top=1, value_top=1), steps)
+        layers, said = watch_rows(runner, ids[None], Lens(top=1, value_top=1), steps)
         copied = said[0].argmax(-1).cpu() == ids[steps + 1]
         start, stop = len(before), len(before) + len(needle)
         there = torch.arange(start, stop)

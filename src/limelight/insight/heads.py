@@ -15,8 +15,8 @@ from limelight.insight import head_measures as measures
 from limelight.insight.head_measures import Piece, Sums
 from limelight.insight.probes import RELATIONS, Sentence, filler_texts, needles, sentences
 from limelight.insight.progress import tracked
-from limelight.insight.reading import Reading, at_rest, read, through_the_seam
 from limelight.insight.result import Result
+from limelight.insight.runner import Runner, eval_mode, runner_for, through_the_seam
 from limelight.insight.table import Table
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
@@ -242,9 +242,9 @@ def heads(
     if isinstance(model, str | Path):
         model = load(model)
     pieces = _pieces(filler_texts(8, seed) if texts is None else texts)
-    probe = read(model, "The cat sat .", tokenizer=tokenizer)
+    probe = runner_for(model, "The cat sat .", tokenizer=tokenizer)
     halves = Sums(), Sums()
-    with at_rest(probe.model), through_the_seam(probe.model), torch.no_grad():
+    with eval_mode(probe.model), through_the_seam(probe.model), torch.no_grad():
         count = 0
         for text in tracked(pieces, "reading text", None, progress=progress):
             count += _read_text(halves[count % 2], model, text, tokenizer)
@@ -275,20 +275,20 @@ def _pieces(texts: Iterable[str]) -> Iterator[str]:
 def _read_text(
     sums: Sums, model: nn.Module, text: str, tokenizer: PreTrainedTokenizerBase | None
 ) -> int:
-    reading = read(model, text, tokenizer=tokenizer)
-    if len(reading.inputs) < 8:
+    runner = runner_for(model, text, tokenizer=tokenizer)
+    if len(runner.inputs) < 8:
         return 0
-    layers, _ = measures.watch_rows(reading, reading.rows(1))
-    marks = torch.tensor([token.special or token.separates for token in reading.tokens])
-    ids = reading.inputs.cpu()
-    vectors = measures.static_embeddings(reading.embedding, reading.inputs).cpu()
+    layers, _ = measures.watch_rows(runner, runner.rows(1))
+    marks = torch.tensor([token.special or token.separates for token in runner.tokens])
+    ids = runner.inputs.cpu()
+    vectors = measures.static_embeddings(runner.embedding, runner.inputs).cpu()
     measures.in_text(sums, layers, Piece(ids, marks), vectors)
     return 1
 
 
 def _repeat(
     sums: Sums,
-    probe: Reading,
+    probe: Runner,
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase | None,
     seed: int,
@@ -346,19 +346,19 @@ def _sentences(
     """The probe sentences of a half, those of one length together."""
     groups: dict[int, list[tuple[Sentence, Tensor, dict[str, list[int]], frozenset[int]]]] = {}
     for sentence in sentences(half, seed=seed):
-        reading = read(model, sentence.text, tokenizer=tokenizer)
+        runner = runner_for(model, sentence.text, tokenizer=tokenizer)
         places = {
             role: [
-                at for at, token in enumerate(reading.tokens)
+                at for at, token in enumerate(runner.tokens)
                 if token.start < stop and token.end > start
             ]
             for role, (start, stop) in sentence.spans.items()
         }  # fmt: skip
-        aside = frozenset({0} | {at for at, token in enumerate(reading.tokens) if token.special})
-        groups.setdefault(len(reading.inputs), []).append((sentence, reading.inputs, places, aside))
+        aside = frozenset({0} | {at for at, token in enumerate(runner.tokens) if token.special})
+        groups.setdefault(len(runner.inputs), []).append((sentence, runner.inputs, places, aside))
     for group in tracked(groups.values(), "sentences", len(groups), progress=progress):
-        reading = read(model, group[0][0].text, tokenizer=tokenizer)
-        layers, _ = measures.watch_rows(reading, torch.stack([ids for _, ids, _, _ in group]))
+        runner = runner_for(model, group[0][0].text, tokenizer=tokenizer)
+        layers, _ = measures.watch_rows(runner, torch.stack([ids for _, ids, _, _ in group]))
         measures.syntax(sums, layers, group)
 
 

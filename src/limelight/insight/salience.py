@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from limelight.checks import check_whole
-from limelight.insight.greatest import greatest, greatest_of_layer
 from limelight.insight.summary import FAR, HeadLinks, Links, Summary, summary
+from limelight.insight.top_links import top_links, top_links_of_layer
 from limelight.seeing.recording.recording import Link, Recording, Strongest
 
 FEW = 2
@@ -31,7 +31,7 @@ def strongest(recording: Recording, n: int = 10) -> Strongest:
     noted = summary(recording)
 
     def lists(which: Callable[[Links], Tensor]) -> list[Link]:
-        links = greatest(recording, n, n, lambda some: some.weights.where(which(some), 0.0))
+        links = top_links(recording, n, n, lambda some: some.weights.where(which(some), 0.0))
         return [link for _, link in links]
 
     return Strongest(lists(noted.plain), lists(noted.others))
@@ -50,7 +50,7 @@ def _head_links(recording: Recording, noted: Summary) -> HeadLinks:
     shape = len(recording.layers), len(recording.head_numbers)
     best = HeadLinks(torch.zeros(shape), torch.full(shape, -1), torch.full(shape, -1))
     for position in range(shape[0]):
-        by_head = greatest_of_layer(
+        by_head = top_links_of_layer(
             recording, position, 1, lambda some: some.weights.where(noted.plain(some), 0.0)
         )
         for head, links in enumerate(by_head):
@@ -116,7 +116,7 @@ def salient_links(
     noted = summary(recording)
     known = noted.lists.get((layer, head))
     if known is None or len(known) < n > _LISTED:
-        best = greatest(
+        best = top_links(
             recording, max(n, _LISTED), FEW, noted.unexplained, layer, head,
             reach=math.log2(FAR), distinct=True,
         )  # fmt: skip
@@ -161,7 +161,7 @@ def receivers(recording: Recording, n: int = 8) -> list[tuple[int, float]]:
     noted = summary(recording)
     total = torch.stack([layer.received.double().sum(0) for layer in noted.layers]).sum(0)
     share = total / total.sum().clamp_min(1e-30)
-    telling = noted.answers & (noted.answer_worth == 1)
+    telling = noted.content_keys & (noted.key_worth == 1)
     best = (share * telling).topk(min(n, len(share)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [(key, value) for key, value in pairs if value > 0]
@@ -185,10 +185,12 @@ def copies(recording: Recording, n: int = 6) -> list[Link]:
         match = same[before.clamp_min(0)] == same[links.rows, None]
         # what stands next to a token repeats nothing
         past = (before >= 0) & (links.keys < links.rows[:, None] - 2)
-        plain = noted.asks[links.rows, None] & noted.answers[links.keys.clamp_min(0)]
+        plain = (
+            noted.content_queries[links.rows, None] & noted.content_keys[links.keys.clamp_min(0)]
+        )
         return links.weights.where(match & past & plain, 0.0)
 
-    best = greatest(recording, 8 * n, 4 * n, follows)
+    best = top_links(recording, 8 * n, 4 * n, follows)
     words: dict[tuple[str, str], Link] = {}
     for _, link in best:
         words.setdefault((link.asks, link.answers), link)
@@ -220,11 +222,11 @@ def pooled(
     if head is not None:
         only = slice(head, head + 1)
         noted = noted._replace(keys=noted.keys[only], weights=noted.weights[only])
-    queries, keys = len(whole.asks), len(whole.answers)
+    queries, keys = len(whole.content_queries), len(whole.content_keys)
     rows, columns = min(cells[0], queries), min(cells[1], keys)
     counts = noted.keys >= 0
     if not background:
-        counts = counts & whole.answers[noted.keys.clamp_min(0)]
+        counts = counts & whole.content_keys[noted.keys.clamp_min(0)]
     row = torch.arange(queries)[:, None] * rows // max(queries, 1)
     place = row * columns + noted.keys.clamp_min(0) * columns // max(keys, 1)
     empty = torch.zeros(noted.keys.shape[0], rows * columns)

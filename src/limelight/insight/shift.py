@@ -12,8 +12,14 @@ from torch import Tensor, nn
 
 from limelight.errors import OptionError, UnavailableError
 from limelight.insight.head_measures import watch_rows
-from limelight.insight.reading import Reading, at_rest, is_hugging_face, read, through_the_seam
 from limelight.insight.result import Result
+from limelight.insight.runner import (
+    Runner,
+    eval_mode,
+    is_hugging_face,
+    runner_for,
+    through_the_seam,
+)
 from limelight.insight.table import Table
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
@@ -164,11 +170,11 @@ def shift(
     names: list[tuple[str, ...]] = []
     own: list[tuple[int, ...]] = []
     for sentence in sentences:
-        reading = read(model, sentence, tokenizer=tokenizer)
-        places = _places(reading, sentence, word)
-        ways.append(_stages(reading)[:, places].mean(1))
-        took.append(_taken(reading, places))
-        names.append(tuple(token.text for token in reading.tokens))
+        runner = runner_for(model, sentence, tokenizer=tokenizer)
+        places = _places(runner, sentence, word)
+        ways.append(_stages(runner)[:, places].mean(1))
+        took.append(_taken(runner, places))
+        names.append(tuple(token.text for token in runner.tokens))
         own.append(tuple(places))
     groups = torch.stack(
         [_group(model, tokenizer, template, list(toward[name])) for name in toward]
@@ -178,7 +184,7 @@ def shift(
     plane, ends = _plane(paths, groups[:, -1])
     return Shift(
         word=word,
-        model=read(model, sentences[0], tokenizer=tokenizer).name,
+        model=runner_for(model, sentences[0], tokenizer=tokenizer).name,
         sentences=tuple(sentences),
         groups={name: tuple(members) for name, members in toward.items()},
         template=template,
@@ -196,12 +202,12 @@ def _group(model: nn.Module, tokenizer: Any, template: str, members: list[str]) 
     vectors: list[Tensor] = []
     for member in members:
         sentence = template.replace("{}", member)
-        reading = read(model, sentence, tokenizer=tokenizer)
-        vectors.append(_stages(reading)[:, _places(reading, sentence, member)].mean(1))
+        runner = runner_for(model, sentence, tokenizer=tokenizer)
+        vectors.append(_stages(runner)[:, _places(runner, sentence, member)].mean(1))
     return torch.stack(vectors).mean(0)
 
 
-def _places(reading: Reading, sentence: str, word: str) -> list[int]:
+def _places(runner: Runner, sentence: str, word: str) -> list[int]:
     """The tokens of a word, which must stand in the sentence once as a word of its own."""
     import re
 
@@ -215,16 +221,16 @@ def _places(reading: Reading, sentence: str, word: str) -> list[int]:
         raise OptionError(f"{word!r} must stand once in {sentence!r}, found {len(spans)} times")
     start, stop = spans[0]
     return [
-        at for at, token in enumerate(reading.tokens) if token.start < stop and token.end > start
+        at for at, token in enumerate(runner.tokens) if token.start < stop and token.end > start
     ]
 
 
-def _stages(reading: Reading) -> Tensor:
+def _stages(runner: Runner) -> Tensor:
     """Every token's vector before attention and after each layer: l+1 n m."""
-    model = reading.model
-    with at_rest(model), torch.no_grad():
+    model = runner.model
+    with eval_mode(model), torch.no_grad():
         if is_hugging_face(model):
-            outputs: Any = model(input_ids=reading.rows(1), output_hidden_states=True)
+            outputs: Any = model(input_ids=runner.rows(1), output_hidden_states=True)
             return torch.cat(list(outputs.hidden_states)).double().cpu()
         if not isinstance(model, Encoder | Decoder):
             raise UnavailableError(
@@ -243,17 +249,17 @@ def _stages(reading: Reading) -> Tensor:
         hooks = [blocks[0].register_forward_pre_hook(enter)]
         hooks += [block.register_forward_hook(leave) for block in blocks]
         try:
-            reading.run(reading.rows(1), -1)
+            runner.run(runner.rows(1), -1)
         finally:
             for hook in hooks:
                 hook.remove()
     return torch.cat(kept).double().cpu()
 
 
-def _taken(reading: Reading, places: list[int]) -> Tensor:
+def _taken(runner: Runner, places: list[int]) -> Tensor:
     """Σ over heads of ‖weight · value‖, from each token to the word: l n."""
-    with at_rest(reading.model), through_the_seam(reading.model):
-        layers, _ = watch_rows(reading, reading.rows(1), Lens())
+    with eval_mode(runner.model), through_the_seam(runner.model):
+        layers, _ = watch_rows(runner, runner.rows(1), Lens())
     flows: list[Tensor] = []
     for seen in layers:
         assert isinstance(seen.source, Recomputed)

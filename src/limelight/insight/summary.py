@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from limelight.insight.noted import Noted, note
+from limelight.insight.layer_statistics import LayerStatistics, layer_statistics
 from limelight.ops.lens.sources import Joined
 from limelight.seeing.recording.recording import Link, Recording
 from limelight.seeing.recording.tokens import Token, word_at
@@ -79,18 +79,18 @@ class Links(NamedTuple):
 class Summary:
     """What the lens noted of a recording, and what follows from it."""
 
-    layers: tuple[Noted, ...]
+    layers: tuple[LayerStatistics, ...]
     sinks: frozenset[int]
     """keys that are looked at for want of anything better"""
     background: frozenset[int]
     """keys that would drown the others and say little: sinks, special tokens, punctuation"""
-    asks: Tensor
+    content_queries: Tensor
     """i: which queries are neither special nor punctuation"""
-    answers: Tensor
+    content_keys: Tensor
     """j: which keys are no background"""
-    ask_worth: Tensor
+    query_worth: Tensor
     """i: 1, or less for function words"""
-    answer_worth: Tensor
+    key_worth: Tensor
     """j: alike"""
     seeing: Tensor
     """j: how many queries may see each key"""
@@ -104,19 +104,19 @@ class Summary:
     @classmethod
     def of(cls, recording: Recording) -> Summary:
         """By what the lens noted, or in one sweep over the weights where it noted less."""
-        layers = tuple(note(seen) for seen in recording.layers)
+        layers = tuple(layer_statistics(seen) for seen in recording.layers)
         sinks = _sinks(recording, layers)
         separators = {j for j, token in enumerate(recording.tokens) if token.separates}
         background = sinks | separators
-        asks = [not (token.special or token.separates) for token in recording.queries]
-        answers = [j not in background for j in range(len(recording.tokens))]
+        content_queries = [not (token.special or token.separates) for token in recording.queries]
+        content_keys = [j not in background for j in range(len(recording.tokens))]
         same = recording.queries is recording.tokens
         words = torch.tensor([token.word for token in recording.tokens]) if same else None
         seeing = _seeing(recording, same and _looks_back_only(layers))
-        ask_worth, answer_worth = _worth(recording.queries), _worth(recording.tokens)
+        query_worth, key_worth = _worth(recording.queries), _worth(recording.tokens)
         return cls(
-            layers, sinks, background, torch.tensor(asks), torch.tensor(answers),
-            ask_worth, answer_worth, seeing, words,
+            layers, sinks, background, torch.tensor(content_queries), torch.tensor(content_keys),
+            query_worth, key_worth, seeing, words,
         )  # fmt: skip
 
     @cached_property
@@ -133,17 +133,17 @@ class Summary:
     def received(self) -> Tensor:
         """What keys receive per query, mean over all layers and heads: `j`."""
         total = torch.stack([noted.received.mean(0) for noted in self.layers]).mean(0)
-        return total / max(1, len(self.asks))
+        return total / max(1, len(self.content_queries))
 
     def links(self, layer: int, heads: slice = slice(None)) -> Links:
         """All links that were noted of a layer, or of some of its heads."""
-        noted, rows = self.layers[layer], torch.arange(len(self.asks))
+        noted, rows = self.layers[layer], torch.arange(len(self.content_queries))
         return Links(layer, heads, rows, noted.keys[heads], noted.weights[heads])
 
     def plain(self, links: Links) -> Tensor:
         """Which links are worth showing: no background, and not between neighbouring words."""
         keys = links.keys.clamp_min(0)
-        plain = (links.keys >= 0) & self.asks[links.rows, None] & self.answers[keys]
+        plain = (links.keys >= 0) & self.content_queries[links.rows, None] & self.content_keys[keys]
         if self.words is not None:
             plain &= (self.words[links.rows, None] - self.words[keys]).abs() > 1
         return plain
@@ -162,7 +162,7 @@ class Summary:
             expected = torch.maximum(expected, self._offset_share(links, keys))
             distance = (self.words[links.rows, None] - self.words[keys]).abs()
             reach = distance.clamp(1, FAR).float().log2()
-        reach = reach * self.ask_worth[links.rows, None] * self.answer_worth[keys]
+        reach = reach * self.query_worth[links.rows, None] * self.key_worth[keys]
         return ((weights - expected) * reach).where(self.plain(links), 0.0)
 
     def _key_share(self, links: Links, keys: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ class Summary:
 
     def _offset_share(self, links: Links, keys: Tensor) -> Tensor:
         """What other queries give to the key as far from them, or next to it: `h r k`."""
-        size = len(self.asks)
+        size = len(self.content_queries)
         total = self._offsets[links.layer][links.heads]
         offset = links.rows[:, None] - keys
         heads = torch.arange(total.shape[0])[:, None, None]
@@ -188,7 +188,7 @@ class Summary:
     def _offsets(self) -> list[Tensor]:
         """The weight noted at each offset, added up over all queries: `h 2n+1` of each layer."""
         totals: list[Tensor] = []
-        size = len(self.asks)
+        size = len(self.content_queries)
         for noted in self.layers:
             offset = torch.arange(size)[:, None] - noted.keys.clamp_min(0) + size
             total = torch.zeros(noted.keys.shape[0], 2 * size + 1)
@@ -199,7 +199,7 @@ class Summary:
     def least(self) -> list[Tensor]:
         """The most that a link which was not noted can weigh, by query: `h i` of each layer."""
         return [
-            noted.weights[..., -1] if noted.keys.shape[-1] < len(self.answers)
+            noted.weights[..., -1] if noted.keys.shape[-1] < len(self.content_keys)
             else torch.zeros(noted.keys.shape[:2])
             for noted in self.layers
         ]  # fmt: skip
@@ -226,7 +226,7 @@ def background(recording: Recording) -> frozenset[int]:
     return summary(recording).background
 
 
-def _sinks(recording: Recording, layers: Sequence[Noted]) -> frozenset[int]:
+def _sinks(recording: Recording, layers: Sequence[LayerStatistics]) -> frozenset[int]:
     """Special tokens; the first token where it draws, over all layers and heads, more than four
     times what it would if each query spread its weight evenly over the keys it may see; and of a
     long text each function word that draws more than six times the mean of all tokens, and than the
@@ -272,6 +272,6 @@ def _seeing(recording: Recording, causal: bool) -> Tensor:
     return seeing
 
 
-def _looks_back_only(layers: Sequence[Noted]) -> bool:
+def _looks_back_only(layers: Sequence[LayerStatistics]) -> bool:
     """Whether the first query looks at nothing but the first key, in the first layer."""
     return not bool((layers[0].keys[:, :1] > 0).any())

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from limelight.insight.residual import ResidualDecomposition, model_of
 from limelight.insight.result import Result
-from limelight.insight.sources import Sources, split_model
 from limelight.insight.table import Table
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
@@ -103,18 +103,18 @@ def why(
         key: the token looked at.
         model: the model of the recording; loaded by its name unless given.
     """
-    run = Sources(split_model(rec, model), rec.text, layer, head)
+    run = ResidualDecomposition(model_of(rec, model), rec.text, layer, head)
     i, j = run.place(query), run.place(key)
     places = torch.tensor([i, j])
     parts, reach = run.parts(places)
     queries, keys = run.queries(parts, places)[:, 0], run.keys(parts, places)[:, 1]
     return Why(
         text=rec.text,
-        model=run.reading.name,
+        model=run.runner.name,
         layer=layer,
         head=head,
-        query=run.reading.tokens[i].text,
-        key=run.reading.tokens[j].text,
+        query=run.runner.tokens[i].text,
+        key=run.runner.tokens[j].text,
         score=run.score(i, j),
         sources=(*parts, "bias"),
         parts=run.scale * queries @ keys.T,

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from limelight.insight.cause import gradient_times_input
-from limelight.insight.effects import ALL, Bench, Cuts
-from limelight.insight.ranks import spearman
-from limelight.insight.reading import at_rest, read, through_the_seam
+from limelight.insight.interventions import ALL, CleanRun, Cuts
+from limelight.insight.rank_correlation import spearman
 from limelight.insight.rollout import rolled_out
+from limelight.insight.runner import eval_mode, runner_for, through_the_seam
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
 from limelight.models.loading.pretrained import load
 from limelight.ops.calls import AttentionCall, Interceptor, intercept
@@ -88,28 +88,28 @@ def run(seed: int = 0) -> Study:
 
 
 def _sentence(model: torch.nn.Module, text: str, seed: int) -> dict[str, Any]:
-    reading = read(model, text)
-    place = find_tokens("it", reading.tokens)[0]
-    with at_rest(reading.model), through_the_seam(reading.model), torch.no_grad():
-        bench = Bench(reading, place, progress=False)
-        n = len(reading.inputs)
+    runner = runner_for(model, text)
+    place = find_tokens("it", runner.tokens)[0]
+    with eval_mode(runner.model), through_the_seam(runner.model), torch.no_grad():
+        clean = CleanRun(runner, place, progress=False)
+        n = len(runner.inputs)
         every = Cuts.of(torch.tensor(ALL), ALL, place, torch.arange(n))
-        change = bench.cut(every, "forbid", "").change
+        change = clean.cut(every, "forbid", "").change
         level = Cuts.of(torch.tensor(ALL), ALL, place, torch.tensor([0]))
-        uniform = float(bench.spread_evenly(level, "").change[0])
-        with intercept(_permuted(seed), reading.model):
-            permuted = float(bench.effect(reading.run(reading.rows(1), place)).change[0])
-        gradient = gradient_times_input(bench, seed)
+        uniform = float(clean.uniform(level, "").change[0])
+        with intercept(_permuted(seed), runner.model):
+            permuted = float(clean.effect(runner.run(runner.rows(1), place)).change[0])
+        gradient = gradient_times_input(clean, seed)
     start = torch.zeros(n)
     start[place] = 1.0
     measures = {
-        "weight": _weights(bench, place, valued=False),
-        "value-weighted": _weights(bench, place, valued=True),
-        "rollout": rolled_out(bench.layers, start),
+        "weight": _weights(clean, place, valued=False),
+        "value-weighted": _weights(clean, place, valued=True),
+        "rollout": rolled_out(clean.layers, start),
         "gradient": gradient,
     }
     # special tokens are where heads rest: they would make every strongest link one that says little
-    others = torch.tensor([not token.special for token in reading.tokens])
+    others = torch.tensor([not token.special for token in runner.tokens])
     others[place] = False
     effect = change.cpu()[others]
     weight = measures["weight"].cpu()[others]
@@ -125,17 +125,17 @@ def _sentence(model: torch.nn.Module, text: str, seed: int) -> dict[str, Any]:
     }
 
 
-def _weights(bench: Bench, place: int, *, valued: bool) -> Tensor:
+def _weights(clean: CleanRun, place: int, *, valued: bool) -> Tensor:
     """What the token gives each key, mean over layers and heads; times the value's length."""
-    total = torch.zeros(len(bench.reading.inputs), dtype=torch.float64)
-    for seen in bench.layers:
+    total = torch.zeros(len(clean.runner.inputs), dtype=torch.float64)
+    for seen in clean.layers:
         rows = seen.rows([place])[0, :, 0].double()
         if valued:
             assert isinstance(seen.source, Recomputed)
             lengths = seen.source.problem.value[0].norm(dim=-1).double()
             rows = rows * lengths.repeat_interleave(len(rows) // len(lengths), dim=0)
         total += rows.mean(0).cpu()
-    return total / len(bench.layers)
+    return total / len(clean.layers)
 
 
 def _permuted(seed: int) -> Interceptor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limelight.insight.studies.learning import Reader, accuracy, seeded, train
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
+from limelight.insight.studies.training import Reader, accuracy, seeded, train
 from limelight.layers.attention import Attention
 
 WIDTH, WORDS, TOKENS = 48, 16, 8

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limelight.insight.studies.learning import Reader, accuracy, seeded, train
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
+from limelight.insight.studies.training import Reader, accuracy, seeded, train
 from limelight.layers.attention import Attention
 from limelight.layers.positions import RelativeBias, sinusoidal
 from limelight.layers.rotary import Rotary

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from limelight.insight.studies.learning import seeded
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, exponent
+from limelight.insight.studies.training import seeded
 from limelight.layers.attention import Attention
 
 WIDTH, BATCH = 64, 4

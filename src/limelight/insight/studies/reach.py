@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from limelight.insight.studies.learning import accuracy, seeded, train
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
+from limelight.insight.studies.training import accuracy, seeded, train
 from limelight.layers.attention import Attention
 from limelight.layers.positions import sinusoidal
 from limelight.rng import generator_for

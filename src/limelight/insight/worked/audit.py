@@ -1,8 +1,8 @@
 """An audit of print: which numbers of a worked example do not follow from those before them.
 
-Each step is computed anew from the *printed* tables before it, so a slip counts once, where it was
-made. A number follows if it agrees to half of its last printed digit, plus what the rounding of the
-tables it was made from can move it. A printed number that is wrong is taken at its word by the
+Each step is computed anew from the *printed* tables before it, so an error counts once, where it
+was made. A number follows if it agrees to half of its last printed digit, plus what the rounding of
+the tables it was made from can move it. A printed number that is wrong is taken at its word by the
 steps after it; one that is right may have been rounded.
 """
 
@@ -31,7 +31,7 @@ _EXACT = 1e-9
 
 
 @dataclass(frozen=True)
-class Slip:
+class Mismatch:
     """A printed number that does not follow from what is printed before it."""
 
     step: str
@@ -68,7 +68,7 @@ class Audit(Result):
     """What an audit of print says: what is wrong, what is still open, how much was looked at."""
 
     title: str
-    slips: tuple[Slip, ...]
+    mismatches: tuple[Mismatch, ...]
     open: int
     """cells still to be filled in"""
     checked: int
@@ -77,15 +77,15 @@ class Audit(Result):
     @property
     def passed(self) -> bool:
         """Whether every printed number follows and none is left open."""
-        return not self.slips and not self.open
+        return not self.mismatches and not self.open
 
     @property
     def verdict(self) -> str:
         """The outcome in one line."""
         parts: list[str] = []
-        if self.slips:
+        if self.mismatches:
             parts.append(
-                f"{len(self.slips)} of {self.checked} printed numbers do not follow "
+                f"{len(self.mismatches)} of {self.checked} printed numbers do not follow "
                 "from what stands before them"
             )
         elif self.checked:
@@ -96,7 +96,9 @@ class Audit(Result):
 
     def table(self) -> Table:
         """Each wrong cell: what is printed and what follows."""
-        rows = [(slip.cell, slip.printed, slip.follows_text) for slip in self.slips]
+        rows = [
+            (mismatch.cell, mismatch.printed, mismatch.follows_text) for mismatch in self.mismatches
+        ]
         return Table(("cell", "printed", "follows"), rows, self.verdict)
 
     def figure(self) -> Figure:
@@ -104,12 +106,15 @@ class Audit(Result):
         from limelight.colours import LIGHT
         from limelight.plotting import fonts_for, new_figure
 
-        figure = new_figure(7.0, max(1.6, 0.28 * len(self.slips) + 1.0))
+        figure = new_figure(7.0, max(1.6, 0.28 * len(self.mismatches) + 1.0))
         axes = figure.add_subplot()
-        names = [slip.cell for slip in self.slips]
+        names = [mismatch.cell for mismatch in self.mismatches]
         places = list(range(len(names)))
-        printed = [float(slip.printed.replace("−", "-").replace("∞", "inf")) for slip in self.slips]
-        follows = [slip.follows for slip in self.slips]
+        printed = [
+            float(mismatch.printed.replace("−", "-").replace("∞", "inf"))
+            for mismatch in self.mismatches
+        ]
+        follows = [mismatch.follows for mismatch in self.mismatches]
         for place, wrong, right in zip(places, printed, follows, strict=True):
             axes.plot([wrong, right], [place, place], color=LIGHT.line, linewidth=3, zorder=1)
         axes.scatter(printed, places, color=LIGHT.ask, label="printed", zorder=2)
@@ -126,12 +131,17 @@ class Audit(Result):
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
         """The verdict, and the wrong cells where there are some."""
-        yield self.table() if self.slips else Text(self.verdict, style="bold")
+        yield self.table() if self.mismatches else Text(self.verdict, style="bold")
 
     def values(self) -> Mapping[str, Any]:
-        """Slips, open cells, how many were checked, and whether all of it follows."""
-        slips = [vars(slip) for slip in self.slips]
-        return {"passed": self.passed, "checked": self.checked, "open": self.open, "slips": slips}
+        """Mismatches, open cells, how many were checked, and whether all of it follows."""
+        mismatches = [vars(mismatch) for mismatch in self.mismatches]
+        return {
+            "passed": self.passed,
+            "checked": self.checked,
+            "open": self.open,
+            "mismatches": mismatches,
+        }
 
 
 class _Known(NamedTuple):
@@ -157,7 +167,7 @@ class _Marker:
     """Goes through the printed tables in order and notes what does not follow."""
 
     def __init__(self) -> None:
-        self.slips: list[Slip] = []
+        self.mismatches: list[Mismatch] = []
         self.open = self.checked = 0
 
     def read(self, step: str, printed: Printed | None, follows: _Known, names: _Names) -> _Known:
@@ -170,8 +180,8 @@ class _Marker:
         apart = apart.masked_fill((follows.table == printed.table) | ~filled, 0.0)
         wrong = filled & (apart > printed.half_digit + follows.slack + _EXACT)
         for i, j in wrong.nonzero().tolist():
-            self.slips.append(
-                Slip(
+            self.mismatches.append(
+                Mismatch(
                     step,
                     names.rows[i],
                     names.columns[j],
@@ -204,7 +214,7 @@ def audit(example: Worked) -> Audit:
         x = _audit_layer(
             example, layer, x, memory, marker, place + 1 if len(example.layers) > 1 else None
         )
-    return Audit(example.title, tuple(marker.slips), marker.open, marker.checked)
+    return Audit(example.title, tuple(marker.mismatches), marker.open, marker.checked)
 
 
 def _audit_layer(
@@ -252,21 +262,21 @@ def _audit_head(
         return marker.read(step, head.printed.get(step), follows, names)
 
     source = x if memory is None else memory
-    asks, answers = example.tokens, example.answers
+    queries, keys = example.tokens, example.key_tokens
     inner = numbered("", head.w_query.shape[1])
     content = numbered("", head.w_value.shape[1])
-    query = read("query", x.product(_Known.exact(head.w_query)), asks, inner)
-    key = read("key", source.product(_Known.exact(head.w_key)), answers, inner)
-    value = read("value", source.product(_Known.exact(head.w_value)), answers, content)
-    scores = read("scores", query.product(key.turned), asks, answers)
+    query = read("query", x.product(_Known.exact(head.w_query)), queries, inner)
+    key = read("key", source.product(_Known.exact(head.w_key)), keys, inner)
+    value = read("value", source.product(_Known.exact(head.w_value)), keys, content)
+    scores = read("scores", query.product(key.turned), queries, keys)
     factor = layer.factor
     scaled = _Known(scores.table * factor, scores.slack * factor)
-    scaled = read("scaled", scaled, asks, answers)
+    scaled = read("scaled", scaled, queries, keys)
     masked = read(
-        "masked", _Known(_attended(layer, scaled.table).scores[0], scaled.slack), asks, answers
+        "masked", _Known(_attended(layer, scaled.table).scores[0], scaled.slack), queries, keys
     )
-    weights = read("weights", _softmax(masked), asks, answers)
-    return read("head", weights.product(value), asks, content)
+    weights = read("weights", _softmax(masked), queries, keys)
+    return read("head", weights.product(value), queries, content)
 
 
 def _attended(layer: Layer, scaled: Tensor) -> Attended:

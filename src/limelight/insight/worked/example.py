@@ -99,11 +99,11 @@ class Layer:
 class Worked(Result):
     """A worked example: attention small enough to follow by hand.
 
-    >>> from limelight.insight.worked.reading import worked
+    >>> from limelight.insight.worked.parsing import worked
     >>> example = worked("apple-phones")
     >>> example.steps()[-1].table[0]
     tensor([0.9172, 1.3309], dtype=torch.float64)
-    >>> len(example.audit().slips)
+    >>> len(example.audit().mismatches)
     15
     """
 
@@ -116,8 +116,8 @@ class Worked(Result):
     """what is looked at, in cross-attention; X itself unless given"""
 
     @property
-    def answers(self) -> tuple[str, ...]:
-        """The tokens that answer: those of the memory, or the tokens themselves."""
+    def key_tokens(self) -> tuple[str, ...]:
+        """The tokens that keys and values belong to: the memory's, or the tokens themselves."""
         return self.tokens if self.memory is None else self.memory_tokens
 
     @property
@@ -140,7 +140,7 @@ class Worked(Result):
         return audit(self)
 
     def table(self) -> Table:
-        """The attention weights of every head, a row for each token that asks."""
+        """The attention weights of every head, a row for each query."""
         several = len(self.layers) > 1 or any(len(layer.heads) > 1 for layer in self.layers)
         rows = [
             (*((step.where, token) if several else (token,)), *row, sum(row))
@@ -149,7 +149,7 @@ class Worked(Result):
             for token, row in zip(self.tokens, step.table.tolist(), strict=True)
         ]
         head = ("where", "token") if several else ("token",)
-        return Table((*head, *self.answers, "sum"), rows, self.title)
+        return Table((*head, *self.key_tokens, "sum"), rows, self.title)
 
     def figure(self) -> Figure:
         """The weights of every head as heat maps with their numbers."""

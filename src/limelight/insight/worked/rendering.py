@@ -29,8 +29,8 @@ def step_table(step: Step, decimals: int) -> Table:
 
 
 def spotlight(example: Worked, steps: list[Step]) -> tuple[int, int]:
-    """The token that asks and the one that answers most worth following: the strongest link
-    between two different tokens, in the first head.
+    """Query and key of the link to follow through the steps: the strongest one between two
+    different tokens, in the first head.
     """
     weights = next(step.table for step in steps if step.name == "weights").clone()
     if example.memory is None and weights.shape[0] > 1:
@@ -60,7 +60,7 @@ def story(example: Worked, steps: list[Step]) -> list[str]:
                 lines.append(f'{where}"{visible(token)}" may look at nothing and takes zeros.')
                 continue
             lines.append(
-                f'{where}"{visible(token)}" attends most to "{visible(example.answers[best])}": '
+                f'{where}"{visible(token)}" attends most to "{visible(example.key_tokens[best])}": '
                 f"it takes {row[best]:.1%} of its value."
             )
     return lines

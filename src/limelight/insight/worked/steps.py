@@ -242,7 +242,7 @@ def _head(
             meaning,
             table,
             example.tokens,
-            example.answers,
+            example.key_tokens,
             **rest,
             **at,
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError, UnavailableError
-from limelight.insight.reading import at_rest, read
+from limelight.insight.runner import eval_mode, runner_for
 from limelight.layers.positions import sinusoidal
 from limelight.layers.rotary import Rotation, rotate
 from limelight.models.decoder import Decoder
@@ -30,7 +30,7 @@ Parts = dict[str, Tensor]
 ALL_SOURCES = "all sources, exact with the scale of norms held fixed"
 
 
-def split_model(rec: Recording, model: nn.Module | None) -> Encoder | Decoder:
+def model_of(rec: Recording, model: nn.Module | None) -> Encoder | Decoder:
     """The model of a recording, loaded by its name unless given."""
     loaded = load(rec.model) if model is None else model
     if not isinstance(loaded, Encoder | Decoder):
@@ -38,7 +38,7 @@ def split_model(rec: Recording, model: nn.Module | None) -> Encoder | Decoder:
     return loaded
 
 
-class Sources:
+class ResidualDecomposition:
     """One pass of a model over a text, with what every layer took in and gave out."""
 
     def __init__(self, model: Encoder | Decoder, text: str, layer: int, head: int) -> None:
@@ -55,7 +55,7 @@ class Sources:
                 "sources are told apart in blocks of order 'pre', 'sandwich' or 'post' whose "
                 "heads see all of the input and whose value map has full rank"
             )
-        self.model, self.reading = model, read(model, text)
+        self.model, self.runner = model, runner_for(model, text)
         self.layer, self.head, self.attention = layer, head, attention
         self._blocks = blocks
         self._calls: list[AttentionCall] = []
@@ -69,8 +69,8 @@ class Sources:
             hooks.append(block.register_forward_pre_hook(self._enter, with_kwargs=True))
             hooks.append(block.feedforward.register_forward_hook(self._feed))
         try:
-            with at_rest(model), torch.no_grad(), intercept(self._attend, model):
-                self.reading.run(self.reading.rows(1), -1)
+            with eval_mode(model), torch.no_grad(), intercept(self._attend, model):
+                self.runner.run(self.runner.rows(1), -1)
         finally:
             for hook in hooks:
                 hook.remove()
@@ -91,7 +91,7 @@ class Sources:
 
     def place(self, pick: Pick) -> int:
         """The token that a pick names; of a word its last."""
-        return find_tokens(pick, self.reading.tokens)[-1]
+        return find_tokens(pick, self.runner.tokens)[-1]
 
     @property
     def scale(self) -> float:
@@ -107,7 +107,7 @@ class Sources:
 
     @property
     def group(self) -> int:
-        """The key/value head that this head asks."""
+        """The key/value head that this query head reads."""
         return self.head // (self.attention.heads // self.attention.kv_heads)
 
     def weights(self, i: int) -> Tensor:
@@ -148,7 +148,7 @@ class Sources:
 
     def _embedded(self, places: Tensor) -> Parts:
         embedding: Any = self.model.embedding
-        config, ids = self.model.config, self.reading.inputs[places]
+        config, ids = self.model.config, self.runner.inputs[places]
         token = embedding.look_up(ids).double().detach()
         if config.embedding in ("scaled", "scaled_normed"):
             token = token * config.width**0.5

@@ -92,16 +92,16 @@ def _example(data: dict[str, Any], name: str) -> Worked:
         raise OptionError(f"title must be a text, found {_short(title)}")
     tokens = _words("tokens", data.get("tokens"))
     x = _matrix("x", data.get("x"), rows=(len(tokens), "as there are tokens"))
-    answers, memory = (), None
+    memory_tokens, memory = (), None
     if "memory" in data or "memory_tokens" in data:
-        answers = _words("memory_tokens", data.get("memory_tokens"))
+        memory_tokens = _words("memory_tokens", data.get("memory_tokens"))
         memory = _matrix(
             "memory",
             data.get("memory"),
-            rows=(len(answers), "as there are memory_tokens"),
+            rows=(len(memory_tokens), "as there are memory_tokens"),
             columns=(x.shape[1], "as x has"),
         )
-    size = len(tokens), len(answers) if memory is not None else len(tokens)
+    size = len(tokens), len(memory_tokens) if memory is not None else len(tokens)
     layers: list[Layer] = []
     width = x.shape[1]
     for where, table in _tables("layers", data, _LAYER_KEYS):
@@ -110,8 +110,8 @@ def _example(data: dict[str, Any], name: str) -> Worked:
                 f"memory has {memory.shape[1]} columns, expected {width}, as enter {where[:-1]}"
             )
         layers.append(_layer(where, table, width, size))
-        width = _given_out(layers[-1])
-    return Worked(title, tokens, x, tuple(layers), answers, memory)
+        width = _output_width(layers[-1])
+    return Worked(title, tokens, x, tuple(layers), memory_tokens, memory)
 
 
 def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) -> Layer:
@@ -152,9 +152,9 @@ def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) 
         _scale(f"{where}scale", data.get("scale")),
         _flag(f"{where}residual", data.get("residual", False)),
     )
-    if layer.residual and _given_out(layer) != width:
+    if layer.residual and _output_width(layer) != width:
         raise OptionError(
-            f"{where}residual adds {width} columns to {_given_out(layer)}: "
+            f"{where}residual adds {width} columns to {_output_width(layer)}: "
             "give a w_output that makes them as many"
         )
     sizes = _sizes(layer, size)
@@ -175,7 +175,7 @@ def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) 
     return Layer(tuple(heads), layer.w_output, mask, mask_name, layer.scale, layer.residual, own)
 
 
-def _given_out(layer: Layer) -> int:
+def _output_width(layer: Layer) -> int:
     if layer.w_output is not None:
         return layer.w_output.shape[1]
     return len(layer.heads) * layer.heads[0].w_value.shape[1]
@@ -183,21 +183,21 @@ def _given_out(layer: Layer) -> int:
 
 def _sizes(layer: Layer, size: tuple[int, int]) -> dict[str, tuple[int, int]]:
     """Rows and columns of each step."""
-    asks, answers = size
+    queries, keys = size
     inner, value = layer.heads[0].w_query.shape[1], layer.heads[0].w_value.shape[1]
-    square = (asks, answers)
+    square = (queries, keys)
     return {
-        "query": (asks, inner),
-        "key": (answers, inner),
-        "value": (answers, value),
+        "query": (queries, inner),
+        "key": (keys, inner),
+        "value": (keys, value),
         "scores": square,
         "scaled": square,
         "masked": square,
         "weights": square,
-        "head": (asks, value),
-        "concatenation": (asks, len(layer.heads) * value),
-        "output": (asks, _given_out(layer)),
-        "sum": (asks, _given_out(layer)),
+        "head": (queries, value),
+        "concatenation": (queries, len(layer.heads) * value),
+        "output": (queries, _output_width(layer)),
+        "sum": (queries, _output_width(layer)),
     }
 
 
@@ -288,7 +288,7 @@ def _mask(name: str, mask: Any, size: tuple[int, int]) -> tuple[Mask | Tensor | 
     if not isinstance(mask, list):
         raise OptionError(f'{name} must be "causal" or rows of 0 and 1, found {_short(mask)}')
     table = _matrix(
-        name, mask, rows=(size[0], "as tokens ask"), columns=(size[1], "as tokens answer")
+        name, mask, rows=(size[0], "one for each query"), columns=(size[1], "one for each key")
     )
     if not bool(((table == 0) | (table == 1)).all()):
         raise OptionError(f"{name} must be rows of 0 and 1, where 1 means: may attend")

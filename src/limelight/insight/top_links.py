@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from limelight.insight.noted import finite
+from limelight.insight.layer_statistics import finite
 from limelight.insight.summary import Links, summary
 from limelight.ops.backends.tiled import TILE
 from limelight.seeing.recording.recording import Link, Recording
@@ -20,7 +20,7 @@ Value = Callable[["Links"], Tensor]
 """How much a link is worth; nothing or less for links that do not count."""
 
 
-def greatest(
+def top_links(
     recording: Recording,
     n: int,
     per_head: int,
@@ -46,7 +46,7 @@ def greatest(
         position = recording.layer_numbers.index(number)
         # only what would be among the greatest so far can come from rows that must be recomputed
         least = listed[n - 1][0] if len(listed) >= n else 0.0
-        by_head = greatest_of_layer(recording, position, per_head, value, positions, least, reach)
+        by_head = top_links_of_layer(recording, position, per_head, value, positions, least, reach)
         for name, links in zip(heads, by_head, strict=True):
             listed += [
                 (worth, recording.link(number, name, query, key, weight))
@@ -70,7 +70,7 @@ def _distinct(
     return list(kept.values())
 
 
-def greatest_of_layer(
+def top_links_of_layer(
     recording: Recording,
     position: int,
     count: int,

@@ -12,7 +12,7 @@ from limelight.ops.lens.seen import Seen
 from limelight.seeing.choice import LENS
 
 
-class Noted(NamedTuple):
+class LayerStatistics(NamedTuple):
     """What a lens noted of one layer; no weight in it is NaN."""
 
     weights: Tensor
@@ -27,7 +27,7 @@ class Noted(NamedTuple):
     """h i, in tokens"""
 
 
-def note(seen: Seen) -> Noted:
+def layer_statistics(seen: Seen) -> LayerStatistics:
     """What the lens noted, or what one sweep over the weights finds."""
     statistics = seen.statistics
     top, received, entropy, distance = (
@@ -42,8 +42,8 @@ def note(seen: Seen) -> Noted:
                 f"a recording that was made with {seen.lens!r} cannot be shown: without the "
                 f"weights it takes {LENS!r}"
             )
-        return _swept(seen)
-    return Noted(
+        return _from_weights(seen)
+    return LayerStatistics(
         finite(top.weights[0]),
         top.indices[0].cpu(),
         finite(received[0]),
@@ -52,7 +52,7 @@ def note(seen: Seen) -> Noted:
     )
 
 
-def _swept(seen: Seen) -> Noted:
+def _from_weights(seen: Seen) -> LayerStatistics:
     """The same from the weights, some rows at a time."""
     _, h, i, j = seen.extent
     top: list[tuple[Tensor, Tensor]] = []
@@ -67,7 +67,9 @@ def _swept(seen: Seen) -> Noted:
         rows = torch.arange(first, first + weights.shape[1]) + j - i
         distance.append((weights * (rows[:, None] - keys).abs()).sum(-1))
     weights, indices = (torch.cat(parts, 1) for parts in zip(*top, strict=True))
-    return Noted(weights, indices, received.float(), torch.cat(entropy, 1), torch.cat(distance, 1))
+    return LayerStatistics(
+        weights, indices, received.float(), torch.cat(entropy, 1), torch.cat(distance, 1)
+    )
 
 
 def finite(numbers: Tensor) -> Tensor:

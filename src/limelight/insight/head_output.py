@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from limelight.insight.residual import ResidualDecomposition, model_of
 from limelight.insight.result import Result
-from limelight.insight.sources import Sources, split_model
 from limelight.insight.table import Table
 from limelight.labels import fit, visible
 from limelight.models.decoder import Decoder
@@ -25,7 +25,7 @@ _PLACES = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Wrote(Result):
+class HeadOutput(Result):
     """What one head added to one token's vector, split. n source tokens, s sources, r directions.
 
     A part's share is its length along what was written as a whole: shares add up to ‖written‖, and
@@ -134,7 +134,7 @@ def wrote(
     query: Pick,
     *,
     model: Encoder | Decoder | None = None,
-) -> Wrote:
+) -> HeadOutput:
     """Split what a head wrote into a token by source tokens, and by where their values came from.
 
         written = Σ_j w_ij W_o v_j = Σ_j Σ_s w_ij W_o W_v x_j,s     s: token, position, heads, FFNs
@@ -157,7 +157,7 @@ def wrote(
     >>> abs(float(found.parts.sum()) - found.size) < 1e-4
     True
     """
-    run = Sources(split_model(rec, model), rec.text, layer, head)
+    run = ResidualDecomposition(model_of(rec, model), rec.text, layer, head)
     i = run.place(query)
     weights, way_out = run.weights(i), run.way_out()
     written = way_out @ run.output(i)
@@ -180,13 +180,13 @@ def wrote(
         directions.append(added @ output)
     coordinates = torch.cat(directions)
     order = coordinates.sum(0).abs().argsort(descending=True, stable=True)
-    return Wrote(
+    return HeadOutput(
         text=rec.text,
-        model=run.reading.name,
+        model=run.runner.name,
         layer=layer,
         head=head,
-        query=run.reading.tokens[i].text,
-        tokens=tuple(token.text for token in run.reading.tokens),
+        query=run.runner.tokens[i].text,
+        tokens=tuple(token.text for token in run.runner.tokens),
         written=written,
         weights=weights,
         norms=torch.cat(norms),

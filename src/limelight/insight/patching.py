@@ -23,7 +23,7 @@ from limelight.ops.calls import intercepted
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class BlockInput:
     """What a block took in."""
 
     block: Block
@@ -37,13 +37,13 @@ class Entry:
         return self.block(x, *self.rest, **{**self.options, **changes})
 
 
-def entries(model: Encoder | Decoder, run: Callable[[], Tensor]) -> list[Entry]:
+def block_inputs(model: Encoder | Decoder, run: Callable[[], Tensor]) -> list[BlockInput]:
     """What every block takes in during a run."""
-    noted: list[Entry] = []
+    noted: list[BlockInput] = []
 
     def note(block: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         assert isinstance(block, Block)
-        noted.append(Entry(block, args[0], args[1:], options))
+        noted.append(BlockInput(block, args[0], args[1:], options))
 
     hooks = [
         block.register_forward_pre_hook(note, with_kwargs=True) for block in model.stack.blocks
@@ -56,52 +56,52 @@ def entries(model: Encoder | Decoder, run: Callable[[], Tensor]) -> list[Entry]:
     return noted
 
 
-class EncoderReplay:
+class EncoderPatcher:
     """An encoder's run, for the final vector of one token."""
 
     def __init__(self, model: Encoder, inputs: Tensor, place: int) -> None:
         self._model, self._place = model, place
-        self._entries = entries(model, lambda: model(inputs[None]))
+        self._inputs = block_inputs(model, lambda: model(inputs[None]))
 
-    def with_output(self, layer: int, heads: Tensor) -> Tensor:
+    def patch_heads(self, layer: int, heads: Tensor) -> Tensor:
         """The token's end where its heads in a layer gave this, `b h e`: `b c`."""
-        entry = self._entries[layer]
-        row = _finished(entry.block, entry.x[:, self._place], heads)
-        if layer + 1 == len(self._entries):
+        block_input = self._inputs[layer]
+        row = _finish_block(block_input.block, block_input.x[:, self._place], heads)
+        if layer + 1 == len(self._inputs):
             return self._normed(row)
-        x = self._entries[layer + 1].x.repeat(len(heads), 1, 1)
+        x = self._inputs[layer + 1].x.repeat(len(heads), 1, 1)
         x[:, self._place] = row
         return self._on(layer + 1, x)
 
-    def from_layer(self, layer: int, count: int) -> Tensor:
+    def rerun_from(self, layer: int, count: int) -> Tensor:
         """The token's end in so many rows, run from a layer on: `b c`."""
-        return self._on(layer, self._entries[layer].x.expand(count, -1, -1))
+        return self._on(layer, self._inputs[layer].x.expand(count, -1, -1))
 
     def _on(self, layer: int, x: Tensor) -> Tensor:
-        for entry in self._entries[layer:-1]:
-            x = entry.run(x)
+        for block_input in self._inputs[layer:-1]:
+            x = block_input.run(x)
         return self._normed(self._last_row(x))
 
     def _last_row(self, x: Tensor) -> Tensor:
         """One row of the last block, whose other rows nobody asks for."""
-        entry, block = self._entries[-1], self._entries[-1].block
-        options = entry.options
+        block_input, block = self._inputs[-1], self._inputs[-1].block
+        options = block_input.options
         if intercepted() or options.get("mask") is not None or options.get("bias") is not None:
-            return entry.run(x)[:, self._place]
+            return block_input.run(x)[:, self._place]
         attention, place = block.attention, slice(self._place, self._place + 1)
         normed = block.attention_input(x)
         query, key, value = attention.project(normed, rotation=options.get("rotation"))
         heads = attend(
             query[:, :, place], key, value, scale=attention.scale, softcap=attention.softcap
         )
-        return _finished(block, x[:, self._place], heads[:, :, 0])
+        return _finish_block(block, x[:, self._place], heads[:, :, 0])
 
     def _normed(self, x: Tensor) -> Tensor:
         norm = self._model.stack.norm
         return x if norm is None else norm(x)
 
 
-class DecoderReplay:
+class DecoderPatcher:
     """A decoder's run, for what it says after its last token; the others are cached."""
 
     def __init__(self, model: Decoder, inputs: Tensor) -> None:
@@ -110,28 +110,30 @@ class DecoderReplay:
         if len(inputs) > 1:
             model.hidden(inputs[None, :-1], cache=self._cache)
         own = copy.deepcopy(self._cache)
-        self._entries = entries(model, lambda: model.hidden(inputs[None, -1:], cache=own))
+        self._inputs = block_inputs(model, lambda: model.hidden(inputs[None, -1:], cache=own))
 
-    def with_output(self, layer: int, heads: Tensor) -> Tensor:
+    def patch_heads(self, layer: int, heads: Tensor) -> Tensor:
         """The logits where the last token's heads in a layer gave this, `b h e`: `b c`."""
-        entry = self._entries[layer]
-        return self._on(layer + 1, _finished(entry.block, entry.x[:, 0], heads)[:, None])
+        block_input = self._inputs[layer]
+        return self._on(
+            layer + 1, _finish_block(block_input.block, block_input.x[:, 0], heads)[:, None]
+        )
 
-    def from_start(self, count: int) -> Tensor:
+    def rerun(self, count: int) -> Tensor:
         """The logits in so many rows: `b c`."""
-        return self._on(0, self._entries[0].x.expand(count, -1, -1))
+        return self._on(0, self._inputs[0].x.expand(count, -1, -1))
 
     def _on(self, layer: int, x: Tensor) -> Tensor:
         rows = torch.zeros(len(x), dtype=torch.int64)
-        for entry, kept in zip(self._entries[layer:], self._cache.blocks[layer:], strict=True):
+        for block_input, kept in zip(self._inputs[layer:], self._cache.blocks[layer:], strict=True):
             block_cache = copy.deepcopy(kept)
             block_cache.own.select(rows)
-            x = entry.run(x, cache=block_cache)
+            x = block_input.run(x, cache=block_cache)
         norm = self._model.stack.norm
         return self._model.logits((x if norm is None else norm(x))[:, 0])
 
 
-def _finished(block: Block, x: Tensor, heads: Tensor) -> Tensor:
+def _finish_block(block: Block, x: Tensor, heads: Tensor) -> Tensor:
     """A token's vector after a block whose heads gave `b h e` for it: `b m`."""
     concatenated = heads.flatten(1)
     output = block.attention.output

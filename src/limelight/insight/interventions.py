@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from limelight.insight.cutting import How, cut_call
+from limelight.insight.patching import DecoderPatcher, EncoderPatcher
 from limelight.insight.progress import tracked
-from limelight.insight.reading import Reading, layer_of
-from limelight.insight.replay import DecoderReplay, EncoderReplay
+from limelight.insight.runner import Runner, layer_of
 from limelight.ops.calls import AttentionCall, Interceptor, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
@@ -60,16 +60,16 @@ class Effect(NamedTuple):
         )
 
 
-class Bench:
-    """A reading with its undisturbed run: what cuts are measured against."""
+class CleanRun:
+    """A runner with its undisturbed run: what cuts are measured against."""
 
-    def __init__(self, reading: Reading, place: int, *, progress: bool | None = None) -> None:
-        self.reading, self.place, self.progress = reading, place, progress
+    def __init__(self, runner: Runner, place: int, *, progress: bool | None = None) -> None:
+        self.runner, self.place, self.progress = runner, place, progress
         self.layers: list[Seen] = []
-        with intercept(self._record, reading.model):
-            end = reading.run(reading.rows(1), place)
+        with intercept(self._record, runner.model):
+            end = runner.run(runner.rows(1), place)
         self.before = end[0].double()
-        self._replay = reading.replay(place)
+        self._patcher = runner.patcher(place)
 
     def _record(self, call: AttentionCall) -> Tensor:
         output, seen = call.attend(lens=Lens())
@@ -84,7 +84,7 @@ class Bench:
     def effect(self, ends: Tensor) -> Effect:
         """Of rows that ended so: `b c`."""
         ends = ends.double()
-        if not self.reading.predicts:
+        if not self.runner.predicts:
             same = torch.cosine_similarity(ends, self.before[None], dim=-1)
             return Effect((1 - same).clamp(min=0.0), None)
         before, after = self.before.log_softmax(-1), ends.log_softmax(-1)
@@ -97,9 +97,9 @@ class Bench:
             cuts, lambda part: _cutter(part, how), lambda part: self._cut_row(part, how), title
         )
 
-    def spread_evenly(self, cuts: Cuts, title: str) -> Effect:
+    def uniform(self, cuts: Cuts, title: str) -> Effect:
         """The effect of equal weights in place of a query's own; keys are not looked at."""
-        return self._run(cuts, _leveller, self._level_row, title)
+        return self._run(cuts, _uniform_weights, self._uniform_row, title)
 
     def _run(
         self,
@@ -110,7 +110,7 @@ class Bench:
     ) -> Effect:
         if not len(cuts.key):
             none = torch.zeros(0, dtype=torch.float64)
-            return Effect(none, none if self.reading.predicts else None)
+            return Effect(none, none if self.runner.predicts else None)
         effects: list[Effect] = []
         parts = self._parts(cuts)
         for part in tracked(parts, title, len(parts), progress=self.progress):
@@ -128,19 +128,19 @@ class Bench:
         row: Callable[[Cuts], Tensor | None],
     ) -> Tensor:
         """What the rows of a batch end as, run from where they begin to differ."""
-        count, layer, replay = len(part.key), int(part.layer[0]), self._replay
+        count, layer, patcher = len(part.key), int(part.layer[0]), self._patcher
         own = bool((part.query == self.place).all())
-        if replay is not None and own and layer != ALL:
+        if patcher is not None and own and layer != ALL:
             weights = row(part)
             if weights is not None:
                 heads = torch.einsum("bhj,hje->bhe", weights, self._values(layer))
-                return replay.with_output(layer, heads)
-        with intercept(interceptor(part), self.reading.model):
-            if isinstance(replay, DecoderReplay) and own:
-                return replay.from_start(count)
-            if isinstance(replay, EncoderReplay) and layer != ALL:
-                return replay.from_layer(layer, count)
-            return self.reading.run(self.reading.rows(count), self.place)
+                return patcher.patch_heads(layer, heads)
+        with intercept(interceptor(part), self.runner.model):
+            if isinstance(patcher, DecoderPatcher) and own:
+                return patcher.rerun(count)
+            if isinstance(patcher, EncoderPatcher) and layer != ALL:
+                return patcher.rerun_from(layer, count)
+            return self.runner.run(self.runner.rows(count), self.place)
 
     def _values(self, layer: int) -> Tensor:
         """The values of all heads in a layer: h j e."""
@@ -155,24 +155,26 @@ class Bench:
         """What the token pays with links cut, `b h j`; None where float32 forgot what is left."""
         weights = self._row(int(part.layer[0]))
         h, j = weights.shape
-        gone = _hit_heads(part, h)[:, :, None] & (part.key[:, None, None] == torch.arange(j))
-        left = weights.masked_fill(gone.to(weights.device), 0.0)
+        removed = _hit_heads(part, h)[:, :, None] & (part.key[:, None, None] == torch.arange(j))
+        left = weights.masked_fill(removed.to(weights.device), 0.0)
         if how == "zero":
             return left
         total = left.sum(-1, keepdim=True)
         return None if bool((total < _LEAST).any()) else left / total
 
-    def _level_row(self, part: Cuts) -> Tensor:
+    def _uniform_row(self, part: Cuts) -> Tensor:
         """Equal weights on what the token may see, in some heads: `b h j`."""
         layer = int(part.layer[0])
         weights, extent = self._row(layer), self.layers[layer].extent
-        even = _even(_problem(self.layers[layer]).mask, extent, self.place, weights)[0, :, 0]
+        even = _uniform_over_allowed(
+            _problem(self.layers[layer]).mask, extent, self.place, weights
+        )[0, :, 0]
         heads = _hit_heads(part, extent.h).to(weights.device)
         return torch.where(heads[:, :, None], even, weights)
 
     def _parts(self, cuts: Cuts) -> list[Cuts]:
         """Batches of rows that begin to differ at the same layer."""
-        return list(_batches(cuts, self.reading.batch))
+        return list(_batches(cuts, self.runner.batch))
 
 
 def _batches(cuts: Cuts, size: int) -> Iterator[Cuts]:
@@ -205,13 +207,13 @@ def _cutter(cuts: Cuts, how: How) -> Interceptor:
         keys = torch.arange(j) + call.first_key == cuts.key[:, None]
         others = (cuts.query == ALL)[:, None] & (queries != cuts.key[:, None])
         rows = (queries == cuts.query[:, None]) | others
-        gone = heads[:, :, None, None] & rows[:, None, :, None] & keys[:, None, None, :]
-        return cut_call(call, ~gone.to(call.query.device), how).attend()
+        removed = heads[:, :, None, None] & rows[:, None, :, None] & keys[:, None, None, :]
+        return cut_call(call, ~removed.to(call.query.device), how).attend()
 
     return cut
 
 
-def _leveller(cuts: Cuts) -> Interceptor:
+def _uniform_weights(cuts: Cuts) -> Interceptor:
     def level(call: AttentionCall) -> Tensor:
         output, heads = call.attend(), _hit(call, cuts)
         b, h, i, _ = call.query.shape
@@ -219,16 +221,16 @@ def _leveller(cuts: Cuts) -> Interceptor:
         place = int(cuts.query[0]) - (call.first_key + j - i)
         if not heads.any() or not 0 <= place < i:
             return output
-        return _level_row(call, output, heads.to(output.device), Extent(b, h, i, j), place)
+        return _uniform_row(call, output, heads.to(output.device), Extent(b, h, i, j), place)
 
     return level
 
 
-def _level_row(
+def _uniform_row(
     call: AttentionCall, output: Tensor, heads: Tensor, extent: Extent, place: int
 ) -> Tensor:
     """The output with the mean of the values that a query may see, in some heads of some rows."""
-    weights = _even(call.mask, extent, place, output)
+    weights = _uniform_over_allowed(call.mask, extent, place, output)
     value = call.value.repeat_interleave(extent.h // call.value.shape[1], dim=1)
     level = (weights @ value)[:, :, 0]
     output = output.clone()
@@ -236,7 +238,9 @@ def _level_row(
     return output
 
 
-def _even(mask: Mask | Tensor | None, extent: Extent, place: int, like: Tensor) -> Tensor:
+def _uniform_over_allowed(
+    mask: Mask | Tensor | None, extent: Extent, place: int, like: Tensor
+) -> Tensor:
     """Equal weights on the keys that a query may see: `b h 1 j`."""
     b, h, _, j = extent
     allowed = torch.ones(b, h, 1, j, dtype=torch.bool, device=like.device)

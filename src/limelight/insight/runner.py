@@ -1,4 +1,4 @@
-"""A model of any kind, reading one text: rows of tokens in, what one of them ends as out.
+"""A model of any kind, ready to run one text: rows of tokens in, the output at one position out.
 
 Our encoders and decoders, Hugging Face models and plain modules differ in how they are called.
 What asks for causes and roles wants the same of all of them: run some rows of the same text through
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError, UnavailableError
-from limelight.insight.replay import DecoderReplay, EncoderReplay
+from limelight.insight.patching import DecoderPatcher, EncoderPatcher
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import load
@@ -33,7 +33,7 @@ ROW_TOKENS = 8192
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class Runner:
     """A model and the text it reads."""
 
     model: nn.Module
@@ -59,30 +59,30 @@ class Reading:
         """The text so many times: `b n`, or `b n m`."""
         return self.inputs[None].expand(count, *self.inputs.shape)
 
-    def upto(self, place: int) -> Reading:
+    def upto(self, place: int) -> Runner:
         """The same text as far as a causal model reads it to say what follows `place`."""
         if not self.predicts:
             return self
-        return Reading(
+        return Runner(
             self.model, self.name, self.inputs[: place + 1], self.tokens[: place + 1],
             self.predicts, self.run, self.embedding, self.piece,
         )  # fmt: skip
 
-    def replay(self, place: int) -> EncoderReplay | DecoderReplay | None:
+    def patcher(self, place: int) -> EncoderPatcher | DecoderPatcher | None:
         """The undisturbed run, to be entered in the middle; None for what cannot be entered."""
         if isinstance(self.model, Encoder):
-            return EncoderReplay(self.model, self.inputs, place)
+            return EncoderPatcher(self.model, self.inputs, place)
         if isinstance(self.model, Decoder):
-            return DecoderReplay(self.model, self.inputs)
+            return DecoderPatcher(self.model, self.inputs)
         return None
 
 
-def read(
+def runner_for(
     model: str | Path | nn.Module,
     text: str | Tensor,
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
-) -> Reading:
+) -> Runner:
     """A model ready to read a text.
 
     Args:
@@ -134,7 +134,7 @@ def through_the_seam(model: nn.Module) -> Generator[None]:
 
 
 @contextmanager
-def at_rest(model: nn.Module) -> Generator[None]:
+def eval_mode(model: nn.Module) -> Generator[None]:
     """Within the block: no dropout; the model is left as it was."""
     training = model.training
     model.eval()
@@ -149,7 +149,7 @@ def layer_of(call: AttentionCall) -> int:
     return call.layer or 0
 
 
-def _own(model: Encoder | Decoder, text: str | Tensor) -> Reading:
+def _own(model: Encoder | Decoder, text: str | Tensor) -> Runner:
     device = next(model.parameters()).device
     if isinstance(text, Tensor):
         ids, tokens = text.to(device), _numbered(text)
@@ -170,12 +170,12 @@ def _own(model: Encoder | Decoder, text: str | Tensor) -> Reading:
     predicts = isinstance(model, Decoder)
     known = model.tokens
     piece: Callable[[int], str] = str if known is None else lambda token: known.decode([token])
-    return Reading(model, name, ids, tokens, predicts, run, model.embedding.tokens, piece)
+    return Runner(model, name, ids, tokens, predicts, run, model.embedding.tokens, piece)
 
 
 def _hugging_face(
     model: nn.Module, text: str | Tensor, tokenizer: PreTrainedTokenizerBase | None
-) -> Reading:
+) -> Runner:
     from limelight.seeing.watching.hf_tokens import tokens_of_ids
 
     foreign: PreTrainedModel = model  # pyright: ignore[reportAssignmentType]
@@ -204,7 +204,7 @@ def _hugging_face(
         foreign = body
     embedding: Any = foreign.get_input_embeddings()
     piece = str if tokenizer is None else _decoder(tokenizer)
-    return Reading(foreign, type(model).__name__, ids, tokens, predicts, run, embedding, piece)
+    return Runner(foreign, type(model).__name__, ids, tokens, predicts, run, embedding, piece)
 
 
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
@@ -215,7 +215,7 @@ def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
 
 def _plain(
     model: nn.Module, text: str | Tensor, tokenizer: PreTrainedTokenizerBase | None
-) -> Reading:
+) -> Runner:
     """Any module: what it says of the next token, where it is a causal model with logits."""
     name = type(model).__name__
     piece: Callable[[int], str] = str
@@ -235,7 +235,7 @@ def _plain(
             f"{inputs.dtype} of shape {tuple(inputs.shape)}"
         )
     embedding = next((part for part in model.modules() if isinstance(part, nn.Embedding)), None)
-    with at_rest(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         ends = _first_tensor(model(inputs[None]))
         predicts = _predicts(model, inputs, ends, embedding)
     last_only = predicts and ends.shape[1] == 1 < len(inputs)
@@ -252,7 +252,7 @@ def _plain(
             f"model must give a tensor (b, n, c) for {(1, *inputs.shape)}, "
             f"found {tuple(ends.shape)}"
         )
-    return Reading(model, name, inputs, tokens, predicts, run, embedding, piece)
+    return Runner(model, name, inputs, tokens, predicts, run, embedding, piece)
 
 
 def _first_tensor(output: Any) -> Tensor:

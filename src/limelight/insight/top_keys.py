@@ -11,7 +11,7 @@ SINK = 0.3
 """The share of all attention beyond which the first token is taken to rest heads, not to inform."""
 
 
-def attended(recording: Recording, n: int = 3, query: int = 0) -> list[Link]:
+def top_keys(recording: Recording, n: int = 3, query: int = 0) -> list[Link]:
     """The n keys that a query looked at most, each in the head that gave it most.
 
     Special tokens, punctuation and spaces are left out, and so is the first token where it draws
@@ -20,13 +20,13 @@ def attended(recording: Recording, n: int = 3, query: int = 0) -> list[Link]:
     Args:
         recording: seen through a lens with `top`, such as `stream` gives for each token.
         n: how many links, at most.
-        query: which query asks, by its number.
+        query: index of the query.
 
     >>> import torch
     >>> weights = torch.tensor([[[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.1, 0.7, 0.2]]])
     >>> from limelight.ops.lens.spec import Lens
     >>> rec = Recording.of_weights([weights], ["cats", "chase", "mice"], lens=Lens(top=3))
-    >>> attended(rec, n=1, query=2)
+    >>> top_keys(rec, n=1, query=2)
     [mice → chase 0.700 (layer 0 head 0, tokens 2 → 1)]
     """
     check_whole("n", n, 0)
