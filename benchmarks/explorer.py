@@ -19,7 +19,7 @@ import httpx
 
 from benchmarks.embed import real_sentences
 from benchmarks.harness import Bench, Target, UnableError, at_most
-from limelight.explorer.frames import unframed
+from limelight.explorer.frames import parse_frame
 
 TITLE = "the explorer, in real Chromium and with many clients"
 TARGET = (
@@ -51,7 +51,7 @@ _DRAWN = """(text) => new Promise((drawn) => {
 def ask(bench: Bench) -> list[Target]:
     starts: list[float] = []
     with _browser() as browser:
-        for turn in range(bench.pick((5,), quick=(2,))[0]):
+        for turn in range(bench.pick((5,), interactive=(2,))[0]):
             bench.say(f"start {turn + 1}")
             began = time.perf_counter()
             with _server() as url:
@@ -63,9 +63,9 @@ def ask(bench: Bench) -> list[Target]:
     with _server() as url:
         bench.say("first paint")
         with _browser() as browser:
-            sent, keys = _page(browser, url, bench.pick((40,), quick=(6,))[0])
+            sent, keys = _page(browser, url, bench.pick((40,), interactive=(6,))[0])
         bench.say("tiles")
-        model, tokens, tiles = _tiles(url, *bench.pick(("smollm2",), quick=("minilm",)))
+        model, tokens, tiles = _tiles(url, *bench.pick(("smollm2",), interactive=("minilm",)))
         bench.say(f"{CLIENTS} clients")
         waits = sorted(asyncio.run(_crowd(url)))
     half, most = waits[len(waits) // 2], waits[int(0.99 * len(waits)) - 1]
@@ -134,7 +134,7 @@ def _tiles(url: str, model: str) -> tuple[str, int, list[float]]:
     body: dict[str, Any] = {"model": model, "text": text, "layer": 1, "head": 0}
     times: list[float] = []
     with httpx.Client(base_url=url, timeout=600) as client:
-        tokens = int(unframed(client.post("api/overview", json=body).content)[0]["rows"])
+        tokens = int(parse_frame(client.post("api/overview", json=body).content)[0]["rows"])
         for turn in range(24):
             place = {"top": turn * tokens // 32, "left": turn * tokens // 48}
             began = time.perf_counter()

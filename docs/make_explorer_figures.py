@@ -96,7 +96,7 @@ def film(browser: Browser, url: str) -> None:
     take(1800)
     page.get_by_role("tab", name="Long text").click()
     page.fill(".type", LONG.read_text(encoding="utf-8")[:1800])
-    page.locator(".said", has_text="first 512").wait_for(timeout=120_000)
+    page.locator(".message", has_text="first 512").wait_for(timeout=120_000)
     page.wait_for_timeout(2500)
     page.mouse.wheel(0, 330)
     page.wait_for_timeout(300)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from explorer.conftest import Server
-from limelight.explorer.library import MOST_KEPT
+from limelight.explorer.model_store import MAX_RECORDINGS
 
 pytestmark = pytest.mark.soak
 
@@ -43,7 +43,7 @@ def test_made_up_requests_get_an_answer_that_the_openapi_document_knows(server: 
         walk()
         count += 1
     assert count >= 15
-    assert httpx.get(server.url + "api/start").status_code == 200
+    assert httpx.get(server.url + "api/config").status_code == 200
 
 
 def test_two_hundred_clients_at_once_are_all_answered(server: Server) -> None:
@@ -73,11 +73,11 @@ def test_memory_stays_flat(server: Server) -> None:
 
     # the clock counts from here, so that a busy machine does fewer texts rather than take longer
     end = time.monotonic() + 180
-    for number in range(2 * MOST_KEPT):  # fills what is kept, and turns it over once
+    for number in range(2 * MAX_RECORDINGS):  # fills what is kept, and turns it over once
         ask(number)
     before = resident(server)
     number = first = 1000
-    while time.monotonic() < end or number < first + MOST_KEPT:
+    while time.monotonic() < end or number < first + MAX_RECORDINGS:
         ask(number)
         number += 1
     grown = resident(server) - before

@@ -14,7 +14,7 @@ import torch
 
 import limelight as ll
 from explorer.conftest import SENTENCE, Server
-from limelight.explorer.frames import unframed
+from limelight.explorer.frames import parse_frame
 
 
 def ask(server: Server, **changes: object) -> httpx.Response:
@@ -22,14 +22,14 @@ def ask(server: Server, **changes: object) -> httpx.Response:
 
 
 def test_the_weights_are_those_of_the_library(server: Server) -> None:
-    head, arrays = unframed(ask(server).content)
+    head, arrays = parse_frame(ask(server).content)
     rec = ll.look(SENTENCE)
     assert head["queries"]["labels"] == [token.text for token in rec.tokens]
     expected = torch.stack([seen.dense()[0] for seen in rec.layers])
     torch.testing.assert_close(arrays["weights"], expected, rtol=0, atol=1e-6)
     link = server.ask("api/link", model="minilm", text=SENTENCE, queries=[8, 10], keys=[2, 5])
     found = expected[:, :, [8, 10]][..., [2, 5]].sum(-1).mean(-1)
-    torch.testing.assert_close(unframed(link.content)[1]["weights"], found)
+    torch.testing.assert_close(parse_frame(link.content)[1]["weights"], found)
 
 
 def test_a_tile_is_a_part_of_the_weights_and_a_cell_the_greatest_under_it(server: Server) -> None:
@@ -37,14 +37,14 @@ def test_a_tile_is_a_part_of_the_weights_and_a_cell_the_greatest_under_it(server
     rec = ll.look(text)
     weights = rec.weights(3, 1)
     where = {"model": "minilm", "text": text, "layer": 3, "head": 1}
-    tile = unframed(server.ask("api/tile", **where, top=40, left=96, size=32).content)[1]
+    tile = parse_frame(server.ask("api/tile", **where, top=40, left=96, size=32).content)[1]
     torch.testing.assert_close(tile["weights"], weights[40:72, 96:128], rtol=0, atol=1e-6)
-    pooled = unframed(server.ask("api/tile", **where, top=0, left=0, size=8, run=4).content)[1]
+    pooled = parse_frame(server.ask("api/tile", **where, top=0, left=0, size=8, run=4).content)[1]
     cells = weights[:32, :32].unflatten(1, (8, 4)).unflatten(0, (8, 4)).amax((1, 3))
     torch.testing.assert_close(pooled["weights"], cells, rtol=0, atol=1e-6)
-    whole = unframed(server.ask("api/overview", **where).content)[1]
+    whole = parse_frame(server.ask("api/overview", **where).content)[1]
     torch.testing.assert_close(whole["received"], weights.sum(0), rtol=0, atol=1e-4)
-    looks = unframed(server.ask("api/looks", **where, tokens=[2, 18]).content)[1]
+    looks = parse_frame(server.ask("api/tokens", **where, tokens=[2, 18]).content)[1]
     torch.testing.assert_close(looks["from"], weights[:, [2, 18]].sum(1), rtol=0, atol=1e-5)
 
 
@@ -83,7 +83,7 @@ def test_nul_bytes_and_strange_letters_are_texts_too(server: Server) -> None:
 
 def test_foreign_hosts_and_origins_are_refused_and_files_are_not_opened(server: Server) -> None:
     for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
-        answer = httpx.get(server.url + "api/start", headers=headers)
+        answer = httpx.get(server.url + "api/config", headers=headers)
         assert answer.status_code == 403, headers
     for path in ("assets/../app.py", "assets/%2e%2e/app.py", "assets//etc/passwd", "assets/x"):
         assert httpx.get(server.url + path).status_code == 404
@@ -132,7 +132,7 @@ def test_another_address_needs_the_token_which_becomes_a_cookie() -> None:
             assert "HttpOnly" in cookie
             assert "SameSite=Strict" in cookie
             assert client.get(base).status_code == 200
-            foreign = client.get(base + "api/start", headers={"origin": "http://evil.example"})
+            foreign = client.get(base + "api/config", headers={"origin": "http://evil.example"})
             assert foreign.status_code == 403
     finally:
         server.stop()
@@ -158,10 +158,10 @@ def test_in_a_notebook_the_page_stands_in_a_cell() -> None:
     explorer = ll.explore(rec)
     try:
         assert explorer.url in explorer._repr_html_()
-        start = httpx.get(explorer.url + "api/start").json()
+        start = httpx.get(explorer.url + "api/config").json()
         assert start["recording"] == {"model": "minilm", "text": rec.text}
         answer = httpx.post(explorer.url + "api/look", json=start["recording"], timeout=60)
-        found = unframed(answer.content)[1]["weights"][3, 1]
+        found = parse_frame(answer.content)[1]["weights"][3, 1]
         torch.testing.assert_close(found, rec.weights(3, 1))
         assert "frame-ancestors 'self'" in answer.headers["content-security-policy"]
     finally:

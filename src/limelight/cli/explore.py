@@ -31,10 +31,10 @@ def explore(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
     from limelight.explorer.explore import installed_models
-    from limelight.explorer.library import Library
+    from limelight.explorer.model_store import ModelStore
     from limelight.explorer.server import serve
 
     names = [*(model or ()), *(more or ())] or installed_models()
-    served = serve(Library(names), host=host, port=port)
-    print(f"Explore attention at {served.url}\nCtrl-C ends it.", flush=True)
-    served.run(open_browser=not no_open)
+    server = serve(ModelStore(names), host=host, port=port)
+    print(f"Explore attention at {server.url}\nCtrl-C ends it.", flush=True)
+    server.run(open_browser=not no_open)

@@ -1,4 +1,4 @@
-"""The server's application: what is asked by which address, and how errors are told."""
+"""The server's application: its routes, and how errors are answered."""
 
 from __future__ import annotations
 
@@ -13,15 +13,20 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from limelight.errors import LimelightError, UnavailableError
-from limelight.explorer import asks
-from limelight.explorer.desk import Desk
-from limelight.explorer.files import served
+from limelight.explorer import schemas
+from limelight.explorer.dispatch import Dispatcher
 from limelight.explorer.frames import MEDIA
-from limelight.explorer.library import Library, TooLongError
+from limelight.explorer.model_store import ModelStore, TextTooLongError
+from limelight.explorer.page_config import page_config
 from limelight.explorer.routes import add_routes
-from limelight.explorer.security import Doors
-from limelight.explorer.start import start
-from limelight.explorer.work import BusyError, GoneError, LateError, Worker
+from limelight.explorer.security import SecurityMiddleware
+from limelight.explorer.static import asset_files
+from limelight.explorer.worker import (
+    ClientDisconnectedError,
+    JobTimeoutError,
+    QueueFullError,
+    Worker,
+)
 from limelight.version import __version__
 
 if TYPE_CHECKING:
@@ -39,7 +44,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     for status, why in {
         400: "The body is not JSON.",
         413: "The text is too long.",
-        422: "The request asks for something that is not there.",
+        422: "The request names something that does not exist.",
         429: "Too many requests are waiting.",
         500: "Something went wrong here.",
         503: "The work took too long, or a package is missing.",
@@ -61,20 +66,20 @@ _EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(library: Library, *, token: str | None = None, framed: bool = False) -> ASGIApp:
-    """The application over a library of models.
+def create_app(store: ModelStore, *, token: str | None = None, embeddable: bool = False) -> ASGIApp:
+    """The application over a store of models.
 
     Args:
-        library: the models and recordings.
+        store: the models and recordings.
         token: what a browser must show before anything is answered; None on this machine only.
-        framed: whether a notebook on this machine may show the page in a frame.
+        embeddable: whether a notebook on this machine may show the page in a frame.
     """
     worker = Worker()
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         # The first text need not wait for its model: it loads while the page does.
-        loading = asyncio.ensure_future(worker.run(lambda _: library.warm()))
+        loading = asyncio.ensure_future(worker.run(lambda _: store.warm()))
         yield
         loading.cancel()
         await asyncio.to_thread(worker.close)
@@ -82,12 +87,12 @@ def create_app(library: Library, *, token: str | None = None, framed: bool = Fal
     app = FastAPI(
         title="Limelight explorer",
         version=__version__,
-        lifespan=life,
+        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/openapi.json",
     )
-    files = served()
+    files = asset_files()
 
     @app.get("/", include_in_schema=False)
     async def index() -> Response:
@@ -100,18 +105,18 @@ def create_app(library: Library, *, token: str | None = None, framed: bool = Fal
             raise HTTPException(404, "there is no such file")
         return files[path].response()
 
-    @app.get("/api/start")
-    async def first() -> dict[str, Any]:
+    @app.get("/api/config")
+    async def config() -> dict[str, Any]:
         """The models, the examples, the limits and the colours."""
-        return start(library)
+        return page_config(store)
 
-    add_routes(app, Desk(library, worker), _ERRORS, _FRAME, _EVENTS)
-    _tell_errors(app)
-    return Doors(app, token=token, framed=framed)
+    add_routes(app, Dispatcher(store, worker), _ERRORS, _FRAME, _EVENTS)
+    _add_error_handlers(app)
+    return SecurityMiddleware(app, token=token, embeddable=embeddable)
 
 
-def _tell_errors(app: FastAPI) -> None:
-    def say(status: int, message: str) -> JSONResponse:
+def _add_error_handlers(app: FastAPI) -> None:
+    def error_response(status: int, message: str) -> JSONResponse:
         return JSONResponse({"error": message}, status)
 
     @app.exception_handler(RequestValidationError)
@@ -119,32 +124,34 @@ def _tell_errors(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         problems = error.errors()
         if any(problem["type"] == "json_invalid" for problem in problems):
-            return say(400, "the body is not JSON")
+            return error_response(400, "the body is not JSON")
         if any(problem["type"] == "string_too_long" for problem in problems):
-            return say(413, f"the text is longer than {asks.MOST_LETTERS:,} characters")
-        return say(422, "; ".join(map(_problem, problems[:4])))
+            return error_response(
+                413, f"the text is longer than {schemas.MAX_CHARACTERS:,} characters"
+            )
+        return error_response(422, "; ".join(map(_problem, problems[:4])))
 
     @app.exception_handler(LimelightError)
     async def known(_: Request, error: Exception) -> JSONResponse:
         kinds: dict[type[Exception], int] = {
-            TooLongError: 413, BusyError: 429, LateError: 503, UnavailableError: 503
+            TextTooLongError: 413, QueueFullError: 429, JobTimeoutError: 503, UnavailableError: 503
         }  # fmt: skip
-        return say(kinds.get(type(error), 422), str(error))
+        return error_response(kinds.get(type(error), 422), str(error))
 
-    @app.exception_handler(GoneError)
-    async def left(_: Request, __: Exception) -> Response:
+    @app.exception_handler(ClientDisconnectedError)
+    async def disconnected(_: Request, __: Exception) -> Response:
         return Response(status_code=499)
 
     @app.exception_handler(HTTPException)
     async def plain(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        # FastAPI says 400 of a body in which it finds no letters at all.
+        # FastAPI says 400 of a body that is empty.
         message = "the body is not JSON" if error.status_code == 400 else str(error.detail)
         return JSONResponse({"error": message}, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def crashed(_: Request, __: Exception) -> JSONResponse:
-        return say(500, "something went wrong here: the server's log says what")
+        return error_response(500, "something went wrong here: the server's log says what")
 
 
 def _problem(problem: dict[str, Any]) -> str:

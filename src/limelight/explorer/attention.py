@@ -11,16 +11,16 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
-from limelight.explorer.patterns import MOST_TOKENS as MOST_PATTERNS
+from limelight.explorer.patterns import MAX_TOKENS as MAX_PATTERNS
 from limelight.explorer.patterns import PATTERNS, patterns
-from limelight.explorer.work import Turn
+from limelight.explorer.worker import Job
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
 from limelight.views.page.document import description
 
-MOST_WEIGHTS = 1_500_000
+MAX_WEIGHTS = 1_500_000
 """Weights of all heads together that travel with the first answer; of more, heads come singly."""
-MOST_WHOLE = 1024
+MAX_WHOLE = 1024
 """Tokens up to which a head travels whole; longer texts are looked at by tiles."""
 THUMB = 48
 """Cells along a side of a small map."""
@@ -43,15 +43,15 @@ def text_frame(recording: Recording, kind: str) -> bytes:
     for size in shape:
         count *= size
     arrays: dict[str, Tensor] = {}
-    if count <= MOST_WEIGHTS:
+    if count <= MAX_WEIGHTS:
         arrays["weights"] = torch.stack([seen.dense()[0].float() for seen in recording.layers])
     else:
         arrays["thumbs"] = torch.stack([_thumb(seen.map.max[0]) for seen in recording.layers])
     longest = max(len(recording.queries), len(recording.tokens))
-    if longest <= MOST_PATTERNS:
+    if longest <= MAX_PATTERNS:
         head["patterns"], arrays["patterns"] = PATTERNS, patterns(recording)
     arrays["entropy"] = torch.stack([seen.entropy[0].float().mean(-1) for seen in recording.layers])
-    norms = value_norms(recording) if longest <= MOST_WHOLE else None
+    norms = value_norms(recording) if longest <= MAX_WHOLE else None
     if norms is not None:
         arrays["norms"] = norms
     return frame(head, arrays)
@@ -66,7 +66,7 @@ def head_frame(recording: Recording, layer: int, head: int) -> bytes:
 
 
 def link_frame(
-    recording: Recording, queries: Sequence[int], keys: Sequence[int], turn: Turn
+    recording: Recording, queries: Sequence[int], keys: Sequence[int], job: Job
 ) -> bytes:
     """What some tokens give to some others, in every head: `weights` l h.
 
@@ -81,7 +81,7 @@ def link_frame(
     for seen in recording.layers:
         total = torch.zeros(seen.extent.h)
         for first in range(0, len(queries), _ROWS):
-            turn.pause()
+            job.pause()
             rows = seen.rows(list(queries[first : first + _ROWS]))[0]
             total += rows[..., list(keys)].float().sum((-2, -1)).cpu()
         sums.append(total / len(queries))
@@ -113,8 +113,8 @@ def read_text(recording: Recording) -> str:
 
 def _check_whole(recording: Recording) -> None:
     most = max(len(recording.queries), len(recording.tokens))
-    if most > MOST_WHOLE:
-        raise OptionError(f"a head of {most:,} tokens is looked at by tiles, beyond {MOST_WHOLE:,}")
+    if most > MAX_WHOLE:
+        raise OptionError(f"a head of {most:,} tokens is looked at by tiles, beyond {MAX_WHOLE:,}")
 
 
 def _check_token(name: str, token: int, count: int) -> None:

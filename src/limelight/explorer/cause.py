@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, kl_div
 
 from limelight.errors import OptionError, UnavailableError
-from limelight.explorer.work import Turn
+from limelight.explorer.worker import Job
 from limelight.insight.cutting import cutting
 from limelight.labels import visible
 from limelight.models.decoder import Decoder
@@ -19,20 +19,20 @@ from limelight.models.loading.pretrained import Model
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.seeing.recording.recording import Link, Recording
 
-MOST_TOKENS = 256
+MAX_TOKENS = 256
 """Every link of a token is cut in a run of its own."""
 CANDIDATES = 10
 
 
 def effects(model: Model, recording: Recording, query: int, where: Sequence[tuple[int, int]],
-            turn: Turn) -> dict[str, Any]:  # fmt: skip
+            job: Job) -> dict[str, Any]:  # fmt: skip
     """For each key that a token sees: its weight, and the change when that link is cut.
 
     The change is 1 − cosine of the token's final vector (an encoder), or KL(before ‖ after) of what
     the model says comes after the token, in nats (a decoder). `where` names the heads in which the
     link is cut; the weight is the mean over them. Cut before softmax: the row sums to 1 again.
     """
-    run = _Run(model, recording, turn)
+    run = _Run(model, recording, job)
     if query >= run.count:
         raise OptionError(f"query must be one of the tokens 0 to {run.count - 1}, found {query}")
     weights = torch.stack([recording.weights(layer, head)[query] for layer, head in where]).mean(0)
@@ -41,16 +41,16 @@ def effects(model: Model, recording: Recording, query: int, where: Sequence[tupl
     for place, key in enumerate(keys):
         links = [Link(layer, head, query, key, 0.0) for layer, head in where]
         change = run.change(before, run.end(query, links))
-        turn.report(
+        job.report(
             {"key": key, "weight": float(weights[key]), "change": change,
              "share": (place + 1) / len(keys)}
         )  # fmt: skip
     return {"query": query, "measure": run.measure}
 
 
-def cut(model: Model, recording: Recording, links: Sequence[Link], turn: Turn) -> dict[str, Any]:
+def cut(model: Model, recording: Recording, links: Sequence[Link], job: Job) -> dict[str, Any]:
     """What changes when these links are cut together, for every token and for what comes next."""
-    run = _Run(model, recording, turn)
+    run = _Run(model, recording, job)
     for link in links:
         if max(link.query, link.key) >= run.count:
             raise OptionError(f"a link names token {max(link.query, link.key)} of {run.count}")
@@ -78,17 +78,17 @@ def cut(model: Model, recording: Recording, links: Sequence[Link], turn: Turn) -
 class _Run:
     """A text run again and again, each time without some links."""
 
-    def __init__(self, model: Model, recording: Recording, turn: Turn) -> None:
+    def __init__(self, model: Model, recording: Recording, job: Job) -> None:
         if not isinstance(model, Encoder | Decoder):
             raise OptionError("links are cut in encoders and decoders, not between two texts")
         if model.tokens is None:
             raise UnavailableError("this model came without a tokenizer")
         ids = model.tokens.encode(recording.text, limit=model.config.context).ids
-        if len(ids) > MOST_TOKENS:
+        if len(ids) > MAX_TOKENS:
             raise OptionError(
-                f"cutting is for texts of up to {MOST_TOKENS} tokens, this one has {len(ids):,}"
+                f"cutting is for texts of up to {MAX_TOKENS} tokens, this one has {len(ids):,}"
             )
-        self._model, self._turn = model, turn
+        self._model, self._job = model, job
         self._ids = torch.tensor([ids])
         self.count = len(ids)
         self.measure = "KL, nats" if isinstance(model, Decoder) else "1 − cosine"
@@ -98,7 +98,7 @@ class _Run:
         """The final vector of every token: `n m`."""
 
         def between(call: AttentionCall) -> Tensor:
-            self._turn.pause()
+            self._job.pause()
             return call.attend()
 
         with intercept(between), cutting(self._model, links):

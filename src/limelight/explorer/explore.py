@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from limelight.errors import OptionError, UnavailableError
-from limelight.explorer.library import NAMED, Library
-from limelight.explorer.server import Served, serve
+from limelight.explorer.model_store import NAMED, ModelStore
+from limelight.explorer.server import ExplorerServer, serve
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.transformer import Transformer
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 class Explorer:
     """A running explorer: shows itself in a notebook's cell; `stop` ends it."""
 
-    def __init__(self, served: Served, height: int) -> None:
-        self._served, self.height = served, height
+    def __init__(self, server: ExplorerServer, height: int) -> None:
+        self._server, self.height = server, height
 
     @property
     def url(self) -> str:
         """Where a browser finds it."""
-        return self._served.url
+        return self._server.url
 
     def stop(self) -> None:
         """End the server."""
-        self._served.stop()
+        self._server.stop()
 
     def _repr_html_(self) -> str:
         return (
@@ -59,16 +59,16 @@ def explore(
         The running explorer, whose `url` a browser opens. It ends with Python, or by `stop()`.
     """
     if isinstance(what, Recording):
-        library = Library([], what)
+        store = ModelStore([], what)
     elif isinstance(what, str | Path | Encoder | Decoder | Transformer):
-        library = Library([what])
+        store = ModelStore([what])
     elif what is None:
-        library = Library(installed_models())
+        store = ModelStore(installed_models())
     else:
         raise OptionError(
             f"explore takes a Recording, a model, its name or path, found {type(what).__name__}"
         )
-    return Explorer(serve(library, port=port, framed=True).start(), height)
+    return Explorer(serve(store, port=port, embeddable=True).start(), height)
 
 
 def installed_models() -> list[str]:

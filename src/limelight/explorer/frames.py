@@ -29,7 +29,7 @@ def frame(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:
     """The head and its arrays as bytes.
 
     >>> data = frame({"n": 2}, {"x": torch.tensor([1.0, 2.0])})
-    >>> unframed(data)
+    >>> parse_frame(data)
     ({'n': 2}, {'x': tensor([1., 2.])})
     """
     places: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ def frame(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:
     return b"".join([len(text).to_bytes(4, "little"), text, *parts])
 
 
-def unframed(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def parse_frame(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The head and the arrays of a frame."""
     size = int.from_bytes(data[:4], "little")
     head = json.loads(data[4 : 4 + size])

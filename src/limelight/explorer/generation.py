@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from limelight.errors import OptionError
-from limelight.explorer.work import Turn
+from limelight.explorer.worker import Job
 from limelight.labels import visible
 from limelight.models.decoder import Decoder
 from limelight.models.generation.reader import read, tokens_left
@@ -26,10 +26,10 @@ def continuation(
     model: Model,
     prompt: str,
     after: list[int],
-    most: int,
+    max_tokens: int,
     temperature: float,
     seed: int,
-    turn: Turn,
+    job: Job,
 ) -> dict[str, Any]:
     """Write on after a prompt and some tokens; each new token is reported as it is drawn.
 
@@ -50,20 +50,20 @@ def continuation(
             raise OptionError(f"after names token {token}, expected 0 to {vocabulary - 1}")
     if len(ids) > min(model.config.context, 8192):
         raise OptionError(f"the text has {len(ids):,} tokens, too many to go on from")
-    room = tokens_left(model, ids, most)
+    room = tokens_left(model, ids, max_tokens)
     how = Sampling(temperature=temperature)
     chance = generators(seed, [ids])
-    turn.report({"prompt": [visible(model.tokens.decode([token])) for token in ids]})
+    job.report({"prompt": [visible(model.tokens.decode([token])) for token in ids]})
     written: list[int] = []
     end = set(model.tokens.end)
-    reader = read(model, [ids], most)
+    reader = read(model, [ids], max_tokens)
     logits, attended = _watched(reader.begin)
     while len(written) < room:
-        turn.pause()
+        job.pause()
         probabilities = logits[0].float().softmax(-1)
         token = how.draw(logits, [[*ids, *written]], chance)[0]
         best, places = probabilities.topk(CANDIDATES)
-        turn.report(
+        job.report(
             {
                 "id": token,
                 "text": model.tokens.decode([*after, *written, token])[

@@ -17,7 +17,7 @@ from limelight.ops.lens.sources import Recomputed
 from limelight.ops.masks.region import Region
 from limelight.seeing.recording.recording import Recording
 
-MOST_LINKS = 60
+MAX_LINKS = 60
 _LISTED = 64
 """Of who looks at a word: more than the page lists."""
 _NEAR = 3
@@ -64,13 +64,13 @@ def tile_frame(
     step = max(run, 512 // run * run)
     for first in range(top, min(i, top + size * run), step):
         rows = slice(first, min(i, first + step, top + size * run))
-        weights = part.tile(rows, columns) if run == 1 else _nearly(part, rows, columns)
+        weights = part.tile(rows, columns) if run == 1 else _approximate(part, rows, columns)
         pieces.append(_pooled(weights[0].float(), run))
     weights = torch.cat(pieces, dim=0)
     return frame({"top": top, "left": left, "run": run}, {"weights": weights})
 
 
-def looks_frame(recording: Recording, layer: int, head: int, tokens: Sequence[int]) -> bytes:
+def tokens_frame(recording: Recording, layer: int, head: int, tokens: Sequence[int]) -> bytes:
     """Who looks at some tokens, `from` i, and what they look at, `to` j: sums over the tokens.
 
     The strongest of `from`, which a person reads as numbers, are computed again from whole rows.
@@ -83,14 +83,16 @@ def looks_frame(recording: Recording, layer: int, head: int, tokens: Sequence[in
     part = seen.heads([position])
     received = torch.zeros(i)
     for token in tokens:
-        received += _nearly(part, slice(0, i), slice(token, token + 1))[0, 0, :, 0].float().cpu()
+        received += (
+            _approximate(part, slice(0, i), slice(token, token + 1))[0, 0, :, 0].float().cpu()
+        )
     best = received.topk(min(_LISTED, i)).indices.tolist()
     received[best] = part.rows(best)[0, 0][:, list(tokens)].float().sum(-1).cpu()
     paid = part.rows(list(tokens))[0, 0].float().sum(0)
     return frame({"tokens": list(tokens)}, {"from": received, "to": paid})
 
 
-def _nearly(seen: Seen, rows: slice, columns: slice) -> Tensor:
+def _approximate(seen: Seen, rows: slice, columns: slice) -> Tensor:
     """exp(score − log-sum-exp as noted): off by the rounding of the scores, but no row is summed.
 
     An exact tile sums whole rows, however few of their columns are wanted.
@@ -125,6 +127,6 @@ def _links(recording: Recording, layer: int, position: int) -> tuple[Tensor, Ten
     if recording.queries is recording.tokens:
         worth &= ((queries - keys).abs() > _NEAR) & ~hidden[queries]
     weights = weights.where(worth, 0.0).flatten()
-    best, places = weights.topk(min(MOST_LINKS, weights.numel()))
+    best, places = weights.topk(min(MAX_LINKS, weights.numel()))
     kept = best > 0
     return queries.flatten()[places][kept], keys.flatten()[places][kept], best[kept]

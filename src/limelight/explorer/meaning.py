@@ -8,29 +8,29 @@ from typing import Any
 from torch import Tensor
 
 from limelight.errors import OptionError
-from limelight.explorer.work import Turn
+from limelight.explorer.worker import Job
 from limelight.insight.shift import TEMPLATE, shift
 from limelight.models.loading.pretrained import Model
 from limelight.ops.calls import AttentionCall, intercept
 
-MOST_LETTERS = 4000
+MAX_CHARACTERS = 4000
 """Of a sentence: a word is followed through a few of them, not through a document."""
 
 
-def way_of_a_word(
+def word_path(
     model: Model, name: str, word: str, sentences: Sequence[str],
-    groups: Mapping[str, Sequence[str]], template: str | None, turn: Turn,
+    groups: Mapping[str, Sequence[str]], template: str | None, job: Job,
 ) -> dict[str, Any]:  # fmt: skip
     """What `limelight.shift` finds; `name` is what Python loads the model by."""
     longest = max(map(len, sentences))
-    if longest > MOST_LETTERS:
+    if longest > MAX_CHARACTERS:
         raise OptionError(
-            f"a word is followed in texts of up to {MOST_LETTERS:,} characters, "
+            f"a word is followed in texts of up to {MAX_CHARACTERS:,} characters, "
             f"this one has {longest:,}"
         )
 
     def between(call: AttentionCall) -> Tensor:
-        turn.pause()
+        job.pause()
         return call.attend()
 
     toward = {group: list(members) for group, members in groups.items()}

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from limelight.seeing.recording.recording import Recording
 
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 """Beyond, to go over all weights of all heads would take longer than to read the text."""
 
 PATTERNS = ["previous", "self", "next", "first", "same", "after same"]

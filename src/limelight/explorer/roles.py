@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import Tensor
 
-from limelight.explorer.work import Turn
+from limelight.explorer.worker import Job
 from limelight.insight.heads import heads
 from limelight.models.loading.pretrained import Model
 from limelight.ops.calls import AttentionCall, intercept
 
-_TOLD = 24
+_REPORT_EVERY = 24
 """Attention calls between two reports."""
 
 
-def roles(model: Model, corpus: str | None, turn: Turn) -> dict[str, Any]:
+def roles(model: Model, corpus: str | None, job: Job) -> dict[str, Any]:
     """The roles of every head, as `limelight.insight.heads` finds them.
 
     Each role: its chance level, what is needed, the held-out score of every head `l h`, and the
@@ -25,10 +25,10 @@ def roles(model: Model, corpus: str | None, turn: Turn) -> dict[str, Any]:
 
     def between(call: AttentionCall) -> Tensor:
         nonlocal calls
-        turn.pause()
+        job.pause()
         calls += 1
-        if calls % _TOLD == 1:
-            turn.report({"calls": calls})
+        if calls % _REPORT_EVERY == 1:
+            job.report({"calls": calls})
         return call.attend()
 
     with intercept(between):

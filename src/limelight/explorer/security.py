@@ -1,7 +1,7 @@
-"""Who may ask: the doors of the server, before any request is read.
+"""Middleware before the routes: host, origin, token, and the size and speed of bodies.
 
 The server listens on this machine only. Another address needs a token, which comes in the URL once
-and stays as a cookie. A page from elsewhere cannot ask in the user's name: foreign Host and Origin
+and stays as a cookie. Another site cannot send requests in the user's name: foreign Host and Origin
 are refused. What is too large or too slow is refused while it arrives.
 """
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "limelight"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Of a request's body."""
-MOST_DRAINED = 64 << 20
+MAX_DRAINED = 64 << 20
 """Bytes of a body too large that are read and thrown away, so that a client that is still sending
 gets the answer instead of a connection cut under it."""
-MOST_SECONDS = 20.0
+MAX_SECONDS = 20.0
 """For a request's body to arrive."""
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
@@ -34,13 +34,13 @@ _POLICY = (
 )
 
 
-class Doors:
-    """Lets in what may come in; everything that goes out carries the page's policy."""
+class SecurityMiddleware:
+    """Refuses what may not come in; every response carries the page's security headers."""
 
-    def __init__(self, app: ASGIApp, *, token: str | None = None, framed: bool = False) -> None:
+    def __init__(self, app: ASGIApp, *, token: str | None = None, embeddable: bool = False) -> None:
         self._app, self._token = app, token
         local = "'self' http://127.0.0.1:* http://localhost:*"
-        policy = _POLICY.format(ancestors=local if framed else "'none'")
+        policy = _POLICY.format(ancestors=local if embeddable else "'none'")
         self._headers = [
             (b"content-security-policy", policy.encode()),
             (b"x-content-type-options", b"nosniff"),
@@ -57,43 +57,43 @@ class Doors:
         if scope["type"] != "http":
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        send = self._dressed(send)
+        send = self._with_headers(send)
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         if self._token is None and _name(host) not in LOCAL:
             await _refuse(send, 403, "this server answers to 127.0.0.1 and localhost only")
             return
         if origin is not None and urlsplit(origin).netloc != host:
-            await _refuse(send, 403, "another site may not ask this server")
+            await _refuse(send, 403, "requests from other sites are refused")
             return
-        if self._token is not None and not self._known(headers):
-            await self._greet(scope, send)
+        if self._token is not None and not self._authenticated(headers):
+            await self._sign_in(scope, send)
             return
         length = headers.get(b"content-length", "0")
-        if length.isdecimal() and int(length) > MOST_DRAINED:
+        if length.isdecimal() and int(length) > MAX_DRAINED:
             await _refuse(send, 413, _too_large())
             return
         body = await _whole_body(receive)
         if isinstance(body, int):
-            slow = f"the request took longer than {MOST_SECONDS:.0f} s to arrive"
+            slow = f"the request took longer than {MAX_SECONDS:.0f} s to arrive"
             await _refuse(send, body, _too_large() if body == 413 else slow)
             return
         if body is not None:
-            await self._app(scope, _again(body, receive), send)
+            await self._app(scope, _replay(body, receive), send)
 
-    def _known(self, headers: dict[bytes, str]) -> bool:
+    def _authenticated(self, headers: dict[bytes, str]) -> bool:
         try:
             cookie = SimpleCookie(headers.get(b"cookie", "")).get(COOKIE)
         except CookieError:
             return False
-        return cookie is not None and self._right(cookie.value)
+        return cookie is not None and self._token_matches(cookie.value)
 
-    def _right(self, token: str) -> bool:
+    def _token_matches(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), (self._token or "").encode())
 
-    async def _greet(self, scope: Scope, send: Send) -> None:
+    async def _sign_in(self, scope: Scope, send: Send) -> None:
         """The token in the URL becomes a cookie, and leaves the URL."""
         tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
-        if scope["method"] != "GET" or scope["path"] != "/" or not self._right(tokens[0]):
+        if scope["method"] != "GET" or scope["path"] != "/" or not self._token_matches(tokens[0]):
             await _refuse(send, 401, "open the address that `limelight explore` printed")
             return
         cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
@@ -101,13 +101,13 @@ class Doors:
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    def _dressed(self, send: Send) -> Send:
-        async def dressed(message: Message) -> None:
+    def _with_headers(self, send: Send) -> Send:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
             await send(message)
 
-        return dressed
+        return with_headers
 
 
 def _name(host: str) -> str:
@@ -116,7 +116,7 @@ def _name(host: str) -> str:
 
 
 def _too_large() -> str:
-    return f"the request is larger than {MOST_BYTES // 1024:,} kB: use a shorter text"
+    return f"the request is larger than {MAX_BYTES // 1024:,} kB: use a shorter text"
 
 
 async def _whole_body(receive: Receive) -> bytes | int | None:
@@ -124,33 +124,33 @@ async def _whole_body(receive: Receive) -> bytes | int | None:
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(MOST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     return None
                 part = message.get("body", b"")
                 size += len(part)
-                if size <= MOST_BYTES:
+                if size <= MAX_BYTES:
                     parts.append(part)
-                if size > MOST_DRAINED or not message.get("more_body", False):
-                    return 413 if size > MOST_BYTES else b"".join(parts)
+                if size > MAX_DRAINED or not message.get("more_body", False):
+                    return 413 if size > MAX_BYTES else b"".join(parts)
     except TimeoutError:
         return 408
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """Gives the body that was read, then whatever comes: that the client leaves."""
     first = True
 
-    async def again() -> Message:
+    async def replay() -> Message:
         nonlocal first
         if first:
             first = False
             return {"type": "http.request", "body": body, "more_body": False}
         return await receive()
 
-    return again
+    return replay
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:

@@ -14,13 +14,13 @@ from limelight.errors import OptionError, UnavailableError
 if TYPE_CHECKING:
     import uvicorn
 
-    from limelight.explorer.library import Library
+    from limelight.explorer.model_store import ModelStore
 
 HOST = "127.0.0.1"
 PORT = 8765
 
 
-class Served:
+class ExplorerServer:
     """A server and the address of its page."""
 
     def __init__(self, server: uvicorn.Server, sock: socket.socket, url: str) -> None:
@@ -36,7 +36,7 @@ class Served:
             timer.start()
         self._server.run([self._socket])
 
-    def start(self) -> Served:
+    def start(self) -> ExplorerServer:
         """Serve from a thread of its own, for a notebook."""
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="limelight-explorer", daemon=True
@@ -51,14 +51,16 @@ class Served:
             self._thread.join(timeout=10)
 
 
-def serve(library: Library, *, host: str = HOST, port: int = PORT, framed: bool = False) -> Served:
-    """A server for the library, bound but not yet running.
+def serve(
+    store: ModelStore, *, host: str = HOST, port: int = PORT, embeddable: bool = False
+) -> ExplorerServer:
+    """A server for the store, bound but not yet running.
 
     Args:
-        library: the models and recordings.
+        store: the models and recordings.
         host: 127.0.0.1 unless given; any other address is guarded by a token in the URL.
         port: 0 takes any that is free.
-        framed: whether a notebook may show the page in a frame.
+        embeddable: whether a notebook may show the page in a frame.
     """
     try:
         import uvicorn
@@ -72,7 +74,7 @@ def serve(library: Library, *, host: str = HOST, port: int = PORT, framed: bool 
     sock = _bound(host, port)
     number = sock.getsockname()[1]
     token = None if host in ("127.0.0.1", "localhost", "::1") else secrets.token_urlsafe(24)
-    app = create_app(library, token=token, framed=framed)
+    app = create_app(store, token=token, embeddable=embeddable)
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -83,7 +85,7 @@ def serve(library: Library, *, host: str = HOST, port: int = PORT, framed: bool 
     )
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{number}/" + (f"?token={token}" if token else "")
-    return Served(uvicorn.Server(config), sock, url)
+    return ExplorerServer(uvicorn.Server(config), sock, url)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -14,7 +14,7 @@ from limelight.insight.worked.parsing import worked
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
 
-MOST_TOKENS = 96
+MAX_TOKENS = 96
 """Beyond, a matrix has more cells than can be pointed at."""
 
 _SENT = (
@@ -27,9 +27,9 @@ _SENT = (
 def steps_frame(recording: Recording, layer: int, head: int) -> bytes:
     """Each step of a head as an array by its name; the head says formula and axes of each."""
     count = max(len(recording.queries), len(recording.tokens))
-    if count > MOST_TOKENS:
+    if count > MAX_TOKENS:
         raise OptionError(
-            f"step by step is for texts of up to {MOST_TOKENS} tokens, this one has {count}"
+            f"step by step is for texts of up to {MAX_TOKENS} tokens, this one has {count}"
         )
     flow = recording.steps(layer, head)
     source = recording.seen(layer).source

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from limelight.errors import OptionError
-from limelight.explorer.work import Turn
+from limelight.explorer.worker import Job
 from limelight.insight.why import why
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
@@ -15,7 +15,7 @@ from limelight.models.loading.pretrained import Model
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.seeing.recording.recording import Recording
 
-MOST_TOKENS = 128
+MAX_TOKENS = 128
 """Every source has a vector for every token: a deep model has hundreds of sources."""
 SHOWN = 24
 """Sources of the matrix; the others are added up."""
@@ -24,7 +24,7 @@ LISTED = 12
 
 def score_parts(
     model: Model, recording: Recording, name: str, layer: int, head: int, query: int, key: int,
-    turn: Turn,
+    job: Job,
 ) -> dict[str, Any]:  # fmt: skip
     """The parts of one link's score, as `limelight.why` finds them.
 
@@ -34,15 +34,15 @@ def score_parts(
     if not isinstance(model, Encoder | Decoder):
         raise OptionError("scores are split in encoders and decoders, not between two texts")
     count = len(recording.tokens)
-    if count > MOST_TOKENS:
-        raise OptionError(f"why is for texts of up to {MOST_TOKENS} tokens, this one has {count:,}")
+    if count > MAX_TOKENS:
+        raise OptionError(f"why is for texts of up to {MAX_TOKENS} tokens, this one has {count:,}")
     if max(query, key) >= count:
         raise OptionError(f"a link names token {max(query, key)} of {count}")
     if isinstance(model, Decoder) and key > query:
         raise OptionError(f"token {query} cannot see token {key}, which comes later")
 
     def between(call: AttentionCall) -> Tensor:
-        turn.pause()
+        job.pause()
         return call.attend()
 
     with intercept(between):

@@ -1,7 +1,7 @@
 // Asking the server: frames of numbers, JSON, and events of long work.
 
 /** What went wrong, in words that a person can read. */
-export class AskError extends Error {
+export class ApiError extends Error {
   /** @param {number} status @param {string} message */
   constructor(status, message) {
     super(message);
@@ -21,20 +21,20 @@ async function send(path, body, signal) {
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new AskError(0, "The server does not answer: is `limelight explore` still running?");
+    throw new ApiError(0, "The server does not answer: is `limelight explore` still running?");
   }
   if (response.ok) return response;
-  const told = await response.json().catch(() => ({}));
-  throw new AskError(response.status, told.error ?? `The server answered ${response.status}.`);
+  const answer = await response.json().catch(() => ({}));
+  throw new ApiError(response.status, answer.error ?? `The server answered ${response.status}.`);
 }
 
 /** @param {string} path @param {object | null} [body] @param {AbortSignal} [signal] */
-export async function askJson(path, body = null, signal = undefined) {
+export async function requestJson(path, body = null, signal = undefined) {
   return (await send(path, body, signal)).json();
 }
 
 /** @param {string} path @param {object} body @param {AbortSignal} [signal] */
-export async function askBlob(path, body, signal = undefined) {
+export async function requestBlob(path, body, signal = undefined) {
   return (await send(path, body, signal)).blob();
 }
 
@@ -50,12 +50,12 @@ export async function askBlob(path, body, signal = undefined) {
  * @param {AbortSignal} [signal]
  * @returns {Promise<Frame>}
  */
-export async function askFrame(path, body, signal = undefined) {
-  return unframed(await (await send(path, body, signal)).arrayBuffer());
+export async function requestFrame(path, body, signal = undefined) {
+  return parseFrame(await (await send(path, body, signal)).arrayBuffer());
 }
 
 /** @param {ArrayBuffer} data @returns {Frame} */
-export function unframed(data) {
+export function parseFrame(data) {
   const size = new DataView(data).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size)));
   /** @type {Record<string, NumberArray>} */
@@ -89,7 +89,7 @@ function half(code) {
  * @param {object} body
  * @param {AbortSignal} signal
  */
-export async function* askEvents(path, body, signal) {
+export async function* requestEvents(path, body, signal) {
   const response = await send(path, body, signal);
   const reader = /** @type {any} */ (response.body).pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -100,7 +100,7 @@ export async function* askEvents(path, body, signal) {
     rest = /** @type {string} */ (parts.pop());
     for (const part of parts) {
       const event = JSON.parse(part.replace(/^data: /, ""));
-      if (event.error) throw new AskError(200, event.error);
+      if (event.error) throw new ApiError(200, event.error);
       yield event;
     }
   }

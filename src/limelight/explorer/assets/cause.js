@@ -2,7 +2,7 @@
 
 import { html, number, shorten } from "../../views/page/assets/dom.js";
 import { colour, height, textOn } from "../../views/page/assets/scale.js";
-import { askEvents, askJson } from "./api.js";
+import { requestEvents, requestJson } from "./api.js";
 
 /** @typedef {{ key: number, weight: number, change: number }} Effect */
 
@@ -43,7 +43,7 @@ export function create(app) {
     const read = app.text;
     if (!read) return;
     query = Math.min(state.locked ?? read.spec.choice.query, read.rows - 1);
-    const now = JSON.stringify([read.ask, state.layer, state.head, query]);
+    const now = JSON.stringify([read.request, state.layer, state.head, query]);
     if (now !== key) {
       key = now;
       cut = [];
@@ -55,7 +55,7 @@ export function create(app) {
   const place = () => {
     const read = /** @type {import("./text.js").ReadText} */ (app.text);
     const state = store.get();
-    return { ...read.ask, layer: read.spec.layers[state.layer], head: read.spec.heads[state.head] };
+    return { ...read.request, layer: read.spec.layers[state.layer], head: read.spec.heads[state.head] };
   };
 
   async function measure() {
@@ -69,7 +69,7 @@ export function create(app) {
     show();
     change();
     try {
-      for await (const event of askEvents("/api/effects", { ...place(), query, everywhere: scope.value === "everywhere" }, mine.signal)) {
+      for await (const event of requestEvents("/api/effects", { ...place(), query, everywhere: scope.value === "everywhere" }, mine.signal)) {
         if (mine !== running) return;
         if (event.done) { measureText = event.done.measure; body.dataset.drawn = key; } else { effects.push(event); progress.value = event.share; }
         show();
@@ -136,9 +136,9 @@ export function create(app) {
       after.replaceChildren(html("p", { class: "hint" }, "Cut a link: every token's final vector, and what a decoder says next, before and after."));
       return;
     }
-    const { layer, head, ...ask } = place();
+    const { layer, head, ...request } = place();
     try {
-      changed = await askJson("/api/cut", { ...ask, links: cut.map((each) => ({ layer, head, query, key: each })), everywhere: scope.value === "everywhere" });
+      changed = await requestJson("/api/cut", { ...request, links: cut.map((each) => ({ layer, head, query, key: each })), everywhere: scope.value === "everywhere" });
       if (mine === turn) tell();
     } catch (error) {
       app.fail(error);

@@ -2,20 +2,20 @@
 
 import { html, number, shorten } from "../../views/page/assets/dom.js";
 import { colour, height, signed, textOn } from "../../views/page/assets/scale.js";
-import { askFrame } from "./api.js";
+import { requestFrame } from "./api.js";
 import { ReadText } from "./text.js";
 
 /** @typedef {import("./text.js").ReadText} Text */
 
 /** @param {import("./main.js").App} app @returns {import("./main.js").Panel} */
 export function create(app) {
-  const { store, start } = app;
+  const { store, config } = app;
   const other = /** @type {HTMLTextAreaElement} */ (html("textarea", {
-    class: "type small", rows: 1, "aria-label": "The text to compare with", spellcheck: "false", maxlength: start.limits.letters,
+    class: "type small", rows: 1, "aria-label": "The text to compare with", spellcheck: "false", maxlength: config.limits.characters,
     input: () => { clearTimeout(later); later = setTimeout(() => store.set({ other: other.value }), 80); },
   }));
   const model = /** @type {HTMLSelectElement} */ (html("select", { "aria-label": "Model of the second text", change: () => store.set({ otherModel: model.value }) },
-    ...start.models.map((/** @type {string} */ name) => html("option", { value: name }, name))));
+    ...config.models.map((/** @type {string} */ name) => html("option", { value: name }, name))));
   const layer = /** @type {HTMLSelectElement} */ (html("select", { "aria-label": "Layer of the second", change: () => choose() }));
   const head = /** @type {HTMLSelectElement} */ (html("select", { "aria-label": "Head of the second", change: () => choose() }));
   const story = html("p", { class: "story", "aria-live": "polite" });
@@ -52,10 +52,10 @@ export function create(app) {
       turn += 1;
       const mine = turn;
       try {
-        const frame = await askFrame("/api/look", wanted);
+        const frame = await requestFrame("/api/look", wanted);
         if (mine !== turn) return;
         const before = second;
-        second = new ReadText(frame, wanted, start.colours);
+        second = new ReadText(frame, wanted, config.colours);
         key = now;
         if (!before || before.spec.layers.length !== second.spec.layers.length || before.spec.heads.length !== second.spec.heads.length) {
           layer.replaceChildren(...second.spec.layers.map((each) => html("option", {}, String(each))));
@@ -72,7 +72,7 @@ export function create(app) {
 
   /** The other half of an example, else the text itself with its last word changed by hand. @param {import("./state.js").Chosen} state */
   function sibling(state) {
-    return start.examples.find((/** @type {any} */ example) => example.text === state.text)?.other ?? state.text;
+    return config.examples.find((/** @type {any} */ example) => example.text === state.text)?.other ?? state.text;
   }
 
   async function draw() {

@@ -2,7 +2,7 @@
 
 import { html, number, shorten } from "../../views/page/assets/dom.js";
 import { colour, height, textOn } from "../../views/page/assets/scale.js";
-import { askEvents } from "./api.js";
+import { requestEvents } from "./api.js";
 
 /**
  * @typedef {object} Written
@@ -50,7 +50,7 @@ export function create(app) {
     note.hidden = decoder;
     go.toggleAttribute("disabled", !decoder);
     if (!decoder) {
-      const others = app.start.models.filter((/** @type {string} */ name) => name !== state.model);
+      const others = app.config.models.filter((/** @type {string} */ name) => name !== state.model);
       note.replaceChildren(`${state.model} reads but does not write. `, ...others.map((/** @type {string} */ name) => html("button", {
         type: "button", class: "chip", click: () => app.type({ model: name }),
       }, `Write with ${name}`)));
@@ -72,9 +72,9 @@ export function create(app) {
     running = new AbortController();
     const mine = running;
     stop.hidden = false;
-    const { model, text: words } = /** @type {import("./text.js").ReadText} */ (app.text).ask;
+    const { model, text: words } = /** @type {import("./text.js").ReadText} */ (app.text).request;
     try {
-      for await (const event of askEvents("/api/generate", { model, text: words, after, most: 24, temperature: Number(temperature.value), seed: Math.floor(Math.random() * 1e9) }, mine.signal)) {
+      for await (const event of requestEvents("/api/generate", { model, text: words, after, max_tokens: 24, temperature: Number(temperature.value), seed: Math.floor(Math.random() * 1e9) }, mine.signal)) {
         if (mine.signal.aborted) return;
         if (event.prompt) prompt = event.prompt.slice(0, event.prompt.length - after.length);
         else if (event.id !== undefined) { written.push(event); chosen = written.length - 1; draw(); }

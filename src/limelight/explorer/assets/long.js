@@ -2,7 +2,7 @@
 
 import { html, number, shorten } from "../../views/page/assets/dom.js";
 import { height, rgb } from "../../views/page/assets/scale.js";
-import { askFrame } from "./api.js";
+import { requestFrame } from "./api.js";
 import { card } from "./cards.js";
 import { createGrid } from "./grid.js";
 import { Tiles } from "./tiles.js";
@@ -50,7 +50,7 @@ export function create(app) {
   let asked = 0;
   let told = -1; // the row and column that the text beside was written for
   let toldColumn = -1;
-  const tiles = new Tiles(app, () => request());
+  const tiles = new Tiles(app, () => redraw());
 
   const size = () => Math.max(120, canvas.clientWidth - STRIP);
   const count = () => /** @type {import("./text.js").ReadText} */ (app.text).rows;
@@ -59,18 +59,18 @@ export function create(app) {
   async function update(state, before) {
     const { text } = app;
     if (!text) return;
-    const ask = { ...text.ask, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
-    const now = JSON.stringify(ask);
+    const request = { ...text.request, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
+    const now = JSON.stringify(request);
     if (now !== key) {
-      const fresh = !key || JSON.parse(key).text !== ask.text || JSON.parse(key).model !== ask.model;
+      const fresh = !key || JSON.parse(key).text !== request.text || JSON.parse(key).model !== request.model;
       turn += 1;
       const mine = turn;
       try {
-        const frame = await askFrame("/api/overview", ask);
+        const frame = await requestFrame("/api/overview", request);
         if (mine !== turn) return;
         key = now;
         overview = frame;
-        tiles.open(ask);
+        tiles.open(request);
         if (fresh) { pointed = null; told = -1; whole(); tell(); seekers.replaceChildren(html("p", { class: "hint" }, "Search a word above.")); }
         list();
         if (search.value) find();
@@ -80,15 +80,15 @@ export function create(app) {
       }
     }
     if (!before || state.scheme !== before.scheme || state.systemDark !== before.systemDark || state.log !== before.log || state.background !== before.background || base === null) { base = null; tiles.repaint(); }
-    request();
+    redraw();
     grid.update(state, true);
-    body.dataset.drawn = `${ask.layer}.${ask.head}`;
+    body.dataset.drawn = `${request.layer}.${request.head}`;
   }
 
   function whole() {
     scale = count() / size();
     [left, top] = [0, 0];
-    request();
+    redraw();
   }
 
   /** @param {number} by @param {{ x: number, y: number }} [around] pixels */
@@ -104,7 +104,7 @@ export function create(app) {
     const most = count() - size() * scale;
     left = Math.min(Math.max(left, 0), Math.max(most, 0));
     top = Math.min(Math.max(top, 0), Math.max(most, 0));
-    request();
+    redraw();
   }
 
   /** @param {number} query @param {number} token */
@@ -118,7 +118,7 @@ export function create(app) {
   }
 
   let waiting = false;
-  function request() {
+  function redraw() {
     if (waiting) return;
     waiting = true;
     requestAnimationFrame(() => { waiting = false; if (overview && app.text) draw(); });
@@ -148,7 +148,7 @@ export function create(app) {
     canvas.width = Math.round((side + STRIP) * zoomed);
     canvas.height = canvas.width;
     canvas.style.height = `${side + STRIP}px`;
-    canvas.setAttribute("aria-label", `Map of ${count()} tokens: rows ask, columns answer. Shown: rows ${Math.floor(top)} to ${Math.ceil(top + side * scale)}, columns ${Math.floor(left)} to ${Math.ceil(left + side * scale)}.`);
+    canvas.setAttribute("aria-label", `Map of ${count()} tokens: rows request, columns answer. Shown: rows ${Math.floor(top)} to ${Math.ceil(top + side * scale)}, columns ${Math.floor(left)} to ${Math.ceil(left + side * scale)}.`);
     const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     pen.scale(zoomed, zoomed);
     const palette = app.palette();
@@ -297,7 +297,7 @@ export function create(app) {
     const mine = asked;
     if (!tokens.length) { seekers.replaceChildren(html("p", { class: "hint" }, `“${search.value}” does not occur as a word.`)); return; }
     try {
-      const { arrays } = await askFrame("/api/looks", { ...JSON.parse(key), tokens });
+      const { arrays } = await requestFrame("/api/tokens", { ...JSON.parse(key), tokens });
       if (mine !== asked) return;
       const best = Array.from(arrays.from.values, (weight, query) => ({ weight, query })).filter(({ query }) => !tokens.includes(query)).sort((a, b) => b.weight - a.weight).slice(0, 20);
       seekers.replaceChildren(html("p", { class: "hint" }, `“${search.value}” occurs ${tokens.length} times; together it gets from:`),
@@ -324,9 +324,9 @@ export function create(app) {
     const [i, j] = [Math.floor(top + y * scale), Math.floor(left + x * scale)];
     pointed = x >= 0 && y >= 0 && i < count() && j < count() ? { row: i, column: j } : null;
     tell();
-    request();
+    redraw();
   });
-  canvas.addEventListener("pointerleave", () => { if (!drag) { request(); } });
+  canvas.addEventListener("pointerleave", () => { if (!drag) { redraw(); } });
   canvas.addEventListener("keydown", (event) => {
     const step = size() * scale * 0.2;
     /** @type {Record<string, number[]>} */

@@ -4,9 +4,9 @@ import { createControls, keyboard } from "../../views/page/assets/controls.js";
 import { html } from "../../views/page/assets/dom.js";
 import { createStore } from "../../views/page/assets/store.js";
 import { PANELS } from "./about.js";
-import { AskError, askEvents, askFrame, askJson } from "./api.js";
+import { ApiError, requestEvents, requestFrame, requestJson } from "./api.js";
 import { createShare } from "./share.js";
-import { opening, understood, written } from "./state.js";
+import { opening, parseHash, formatHash } from "./state.js";
 import { ReadText } from "./text.js";
 import { offerTour } from "./tour.js";
 import { createTyping } from "./typing.js";
@@ -15,7 +15,7 @@ import { createTyping } from "./typing.js";
  * What every panel is handed.
  * @typedef {object} App
  * @property {{ get: () => import("./state.js").Chosen, set: (change: Partial<import("./state.js").Chosen>) => void, watch: (watcher: (state: import("./state.js").Chosen, before: import("./state.js").Chosen) => void) => void }} store
- * @property {any} start what the server said at first
+ * @property {any} config models, examples, limits and colours
  * @property {ReadText | null} text
  * @property {Map<string, Record<string, string[]>>} roles of the heads of a model, where they were measured here
  * @property {() => import("../../views/page/assets/numbers.js").Palette} palette
@@ -38,16 +38,16 @@ boot().catch((error) => {
 });
 
 async function boot() {
-  const start = await askJson("/api/start");
+  const config = await requestJson("/api/config");
   const store = /** @type {any} */ (createStore(/** @type {any} */ (opening())));
-  const said = html("p", { class: "said", role: "status", "aria-live": "polite" });
+  const message = html("p", { class: "message", role: "status", "aria-live": "polite" });
   const notice = html("p", { class: "notice", role: "alert", hidden: true });
   const progress = html("progress", { max: 1, "aria-label": "How much of the text is read" });
   const reader = html("div", { class: "reading", hidden: true }, progress, html("button", { type: "button", class: "chip", click: () => cancel() }, "Cancel"));
   /** @type {App} */
   const app = {
-    store, start, text: null, roles: new Map(), palette, scheme,
-    say: (message, kind = "") => { said.textContent = message; said.dataset.kind = kind; },
+    store, config, text: null, roles: new Map(), palette, scheme,
+    say: (words, kind = "") => { message.textContent = words; message.dataset.kind = kind; },
     fail, type,
   };
 
@@ -61,9 +61,9 @@ async function boot() {
     html("header", { class: "top" },
       html("h1", { class: "brand" }, html("span", { class: "lamp", "aria-hidden": "true" }), "Limelight"),
       typing.model, html("div", { class: "tools" }, ...share.buttons)),
-    typing.element, notice, html("div", { class: "told" }, said, reader), tabs.element, bar, stage, share.element);
+    typing.element, notice, html("div", { class: "status" }, message, reader), tabs.element, bar, stage, share.element);
 
-  function palette() { return start.colours[scheme()]; }
+  function palette() { return config.colours[scheme()]; }
 
   function scheme() {
     const state = store.get();
@@ -75,8 +75,8 @@ async function boot() {
   function fail(error) {
     if (error instanceof DOMException && error.name === "AbortError") return;
     notice.hidden = false;
-    notice.textContent = error instanceof AskError ? error.message : `Something went wrong on the page: ${error}`;
-    if (!(error instanceof AskError)) console.error(error);
+    notice.textContent = error instanceof ApiError ? error.message : `Something went wrong on the page: ${error}`;
+    if (!(error instanceof ApiError)) console.error(error);
   }
 
   // reading: the newest text wins, an answer that comes late is dropped
@@ -94,13 +94,13 @@ async function boot() {
     if (!state.text.trim()) return;
     root.setAttribute("aria-busy", "true");
     const began = performance.now();
-    const ask = { model: state.model, text: state.text };
+    const body = { model: state.model, text: state.text };
     try {
-      if (ask.text.length > SHORT) await readLong(ask, running.signal);
+      if (body.text.length > SHORT) await readLong(body, running.signal);
       if (mine !== turn) return;
-      const frame = await askFrame("/api/look", ask, running.signal);
+      const frame = await requestFrame("/api/look", body, running.signal);
       if (mine !== turn) return; // stale: never drawn
-      const text = new ReadText(frame, ask, start.colours);
+      const text = new ReadText(frame, body, config.colours);
       const sameModel = app.text?.spec.model === text.spec.model && app.text?.spec.heads.length === text.spec.heads.length;
       notice.hidden = true;
       const { choice } = text.spec;
@@ -132,13 +132,13 @@ async function boot() {
     }
   }
 
-  /** A long text is read layer by layer: how far, and a way to end it. @param {{ model: string, text: string }} ask @param {AbortSignal} signal */
-  async function readLong(ask, signal) {
+  /** A long text is read layer by layer: how far, and a way to end it. @param {{ model: string, text: string }} body @param {AbortSignal} signal */
+  async function readLong(body, signal) {
     progress.removeAttribute("value");
     reader.hidden = false;
     const began = performance.now();
     app.say("Reading …");
-    for await (const { layer, layers } of askEvents("/api/read", ask, signal)) {
+    for await (const { layer, layers } of requestEvents("/api/read", body, signal)) {
       if (layers === undefined) break; // read
       progress.setAttribute("value", String(layer / layers));
       const left = (performance.now() - began) * (layers / layer - 1) / 1000;
@@ -221,14 +221,14 @@ async function boot() {
   let later = 0;
   function remember(/** @type {import("./state.js").Chosen} */ state) {
     clearTimeout(later);
-    later = setTimeout(() => history.replaceState(null, "", written(state)), 200);
+    later = setTimeout(() => history.replaceState(null, "", formatHash(state)), 200);
   }
 
   function dress() {
     const colours = palette();
     root.dataset.scheme = scheme();
     document.documentElement.style.background = colours.paper;
-    for (const name of ["paper", "raised", "ink", "muted", "line", "ask", "answer"]) root.style.setProperty(`--${name}`, colours[name]);
+    for (const name of ["paper", "raised", "ink", "muted", "line", "body", "answer"]) root.style.setProperty(`--${name}`, colours[name]);
   }
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -236,18 +236,18 @@ async function boot() {
   store.set({ systemDark: dark.matches });
   dress();
 
-  const said_ = understood(location.hash);
-  if (said_.model && !start.models.includes(said_.model)) {
-    fail(new AskError(422, `The link asks for the model ${said_.model}, which is not here: shown with ${start.models[0]}.`));
-    delete said_.model;
+  const fromHash = parseHash(location.hash);
+  if (fromHash.model && !config.models.includes(fromHash.model)) {
+    fail(new ApiError(422, `The link asks for the model ${fromHash.model}, which is not here: shown with ${config.models[0]}.`));
+    delete fromHash.model;
   }
-  if (said_.panel && !(said_.panel in PANELS)) delete said_.panel;
-  const first = { model: start.models[0], text: start.examples[0].text, ...(start.recording ?? {}), ...said_ };
+  if (fromHash.panel && !(fromHash.panel in PANELS)) delete fromHash.panel;
+  const first = { model: config.models[0], text: config.examples[0].text, ...(config.recording ?? {}), ...fromHash };
   typing.write(first.text, first.model);
   tabs.show({ ...store.get(), ...first });
   await type(first);
   window.addEventListener("hashchange", () => {
-    const other = understood(location.hash);
+    const other = parseHash(location.hash);
     if (other.text && other.text !== store.get().text) { typing.write(other.text, other.model ?? store.get().model); type(other); }
   });
   offerTour(app);

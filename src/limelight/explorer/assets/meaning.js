@@ -2,7 +2,7 @@
 
 import { html, shorten, svg } from "../../views/page/assets/dom.js";
 import { colour, textOn } from "../../views/page/assets/scale.js";
-import { askJson } from "./api.js";
+import { requestJson } from "./api.js";
 
 /**
  * @typedef {{ word: string, sentences: string[], groups: string[], similarity: number[][][], paths: [number, number][][],
@@ -19,7 +19,7 @@ const PLAIN = "person = man, woman, child\nanimal = dog, cat, horse\nthing = tab
 
 /** @param {import("./main.js").App} app @returns {import("./main.js").Panel} */
 export function create(app) {
-  const { store, start } = app;
+  const { store, config } = app;
   /** @type {Partial<import("./state.js").Chosen>} what was edited and not yet looked at */
   let edited = {};
   const edit = (/** @type {Partial<import("./state.js").Chosen>} */ change) => {
@@ -30,7 +30,7 @@ export function create(app) {
   const word = /** @type {HTMLInputElement} */ (html("input", { class: "find", "aria-label": "The word that is followed", spellcheck: "false", maxlength: 80, input: () => edit({ word: word.value.trim() }) }));
   const other = /** @type {HTMLTextAreaElement} */ (html("textarea", { class: "type small", rows: 1, "aria-label": "The second sentence", spellcheck: "false", maxlength: 4000, input: () => edit({ other: other.value }) }));
   const groups = /** @type {HTMLTextAreaElement} */ (html("textarea", { class: "type small groups", rows: 3, "aria-label": "Groups of words, a line each", spellcheck: "false", maxlength: 2000, input: () => edit({ groups: groups.value }) }));
-  const template = /** @type {HTMLInputElement} */ (html("input", { class: "find", "aria-label": "The sentence that the words of a group stand in, {} for the word", placeholder: start.template, spellcheck: "false", maxlength: 200, input: () => edit({ template: template.value.trim() }) }));
+  const template = /** @type {HTMLInputElement} */ (html("input", { class: "find", "aria-label": "The sentence that the words of a group stand in, {} for the word", placeholder: config.template, spellcheck: "false", maxlength: 200, input: () => edit({ template: template.value.trim() }) }));
   const story = html("p", { class: "story", "aria-live": "polite" });
   const chart = html("div", { class: "drawing" });
   const plane = html("div", { class: "drawing" });
@@ -38,7 +38,7 @@ export function create(app) {
   const all = html("div", { class: "all-layers", tabindex: 0, role: "group", "aria-label": "Cosine at every layer; it scrolls" });
   const python = html("pre", { class: "code", tabindex: 0, "aria-label": "The same in Python" });
   const body = html("div", { class: "meaning" },
-    html("div", { class: "meaning-ask" },
+    html("div", { class: "meaning-form" },
       html("label", {}, html("span", { class: "hint" }, "word"), word),
       html("label", {}, html("span", { class: "hint" }, "here, and in"), other),
       html("div", { class: "toward" }, html("label", {}, html("span", { class: "hint" }, "groups, a line each: name = words"), groups),
@@ -60,7 +60,7 @@ export function create(app) {
   /** @param {import("./state.js").Chosen} state @param {import("./state.js").Chosen | null} before */
   function update(state, before) {
     if (!app.text) return;
-    const sibling = start.examples.find((/** @type {any} */ example) => example.text === state.text)?.other ?? "";
+    const sibling = config.examples.find((/** @type {any} */ example) => example.text === state.text)?.other ?? "";
     const second = state.other || sibling;
     const followed = times(state.text, state.word) === 1 ? state.word : aWord(state.text);
     const toward = state.groups || GROUPS[followed.toLowerCase()] || PLAIN;
@@ -70,27 +70,27 @@ export function create(app) {
     word.setAttribute("aria-invalid", String(state.word !== "" && times(state.text, state.word) !== 1));
     other.setAttribute("aria-invalid", String(second !== "" && times(second, followed) !== 1));
     const both = [state.text, ...(second.trim() && second !== state.text && times(second, followed) === 1 ? [second] : [])];
-    const parsed = understood(toward);
+    const parsed = parseHash(toward);
     const fits = state.template.split("{}").length === 2;
     template.setAttribute("aria-invalid", String(state.template !== "" && !fits));
-    const ask = { model: state.model, word: followed, sentences: both, groups: parsed, ...(fits ? { template: state.template } : {}) };
-    const now = JSON.stringify(ask);
+    const request = { model: state.model, word: followed, sentences: both, groups: parsed, ...(fits ? { template: state.template } : {}) };
+    const now = JSON.stringify(request);
     if (!followed || !Object.keys(parsed).length) {
       story.textContent = followed ? "Name a group and its words: fruit = banana, pear" : "No word stands exactly once in this text.";
     } else if (now !== asked) {
       asked = now;
-      measure(ask, now);
+      measure(request, now);
     } else if (way && (!before || state.scheme !== before.scheme || state.systemDark !== before.systemDark)) show();
   }
 
-  /** @param {object} ask @param {string} now */
-  async function measure(ask, now) {
+  /** @param {object} request @param {string} now */
+  async function measure(request, now) {
     running.abort();
     running = new AbortController();
     const mine = running;
     delete body.dataset.drawn;
     try {
-      const answer = await askJson("/api/meaning", ask, mine.signal);
+      const answer = await requestJson("/api/meaning", request, mine.signal);
       if (mine !== running) return; // stale: never drawn
       way = answer;
       show();
@@ -245,7 +245,7 @@ function aWord(text) {
 }
 
 /** Groups by name, of lines such as "fruit = pear, mango". @param {string} lines @returns {Record<string, string[]>} */
-function understood(lines) {
+function parseHash(lines) {
   /** @type {Record<string, string[]>} */
   const found = {};
   for (const line of lines.split("\n").slice(0, 8)) {

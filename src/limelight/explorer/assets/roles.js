@@ -2,7 +2,7 @@
 
 import { html, number } from "../../views/page/assets/dom.js";
 import { byRole, roleTitle } from "../../views/page/assets/roles.js";
-import { askEvents } from "./api.js";
+import { requestEvents } from "./api.js";
 
 const SHOWN = 8; // heads of a role
 
@@ -29,7 +29,7 @@ export function create(app) {
     stop.hidden = progress.hidden = false;
     delete body.dataset.drawn;
     try {
-      for await (const event of askEvents("/api/roles", { model, corpus: source.value ? text : null }, mine.signal)) {
+      for await (const event of requestEvents("/api/roles", { model, corpus: source.value ? text : null }, mine.signal)) {
         if (event.done) show(event.done, model);
         else note.textContent = `${event.calls.toLocaleString("en")} attention calls`;
       }

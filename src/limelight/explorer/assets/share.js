@@ -1,8 +1,8 @@
 // Taking it along: a link, a page, numbers, and the Python lines that make the same picture.
 
 import { html } from "../../views/page/assets/dom.js";
-import { askBlob, askJson } from "./api.js";
-import { written } from "./state.js";
+import { requestBlob, requestJson } from "./api.js";
+import { formatHash } from "./state.js";
 import { startTour } from "./tour.js";
 
 /** @param {import("./main.js").App} app */
@@ -25,7 +25,7 @@ export function createShare(app) {
   const shown = () => {
     const text = /** @type {import("./text.js").ReadText} */ (app.text);
     const state = app.store.get();
-    return { ...text.ask, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
+    return { ...text.request, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
   };
 
   /** @param {string} words @param {string} what */
@@ -34,14 +34,14 @@ export function createShare(app) {
   }
 
   async function link() {
-    const end = written(app.store.get());
+    const end = formatHash(app.store.get());
     history.replaceState(null, "", end);
     await copy(`${location.origin}/${end}`, "Link");
   }
 
   /** @param {string} path @param {string} name */
   async function save(path, name) {
-    const address = URL.createObjectURL(await askBlob(path, shown()));
+    const address = URL.createObjectURL(await requestBlob(path, shown()));
     html("a", { href: address, download: name }).click();
     setTimeout(() => URL.revokeObjectURL(address), 60_000);
   }
@@ -49,7 +49,7 @@ export function createShare(app) {
   async function open() {
     dialog.showModal();
     const state = app.store.get();
-    code.textContent = (await askJson("/api/python", { ...shown(), token: state.words ? null : state.locked, valued: state.valued })).python;
+    code.textContent = (await requestJson("/api/python", { ...shown(), token: state.words ? null : state.locked, valued: state.valued })).python;
   }
 
   return {

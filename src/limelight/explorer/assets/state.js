@@ -42,7 +42,7 @@ export function opening() {
 const FLAGS = /** @type {const} */ (["background", "log", "words", "valued"]);
 
 /** The state as the end of an address. @param {Chosen} state */
-export function written(state) {
+export function formatHash(state) {
   const parts = new URLSearchParams();
   parts.set("model", state.model);
   parts.set("text", state.text.slice(0, 4000)); // an address has its limits
@@ -59,8 +59,8 @@ export function written(state) {
   return `#${parts}`;
 }
 
-/** What an address says, as far as it can be understood. @param {string} hash @returns {Partial<Chosen>} */
-export function understood(hash) {
+/** What an address says, as far as it can be parseHash. @param {string} hash @returns {Partial<Chosen>} */
+export function parseHash(hash) {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const numbers = (/** @type {string | null} */ words) => (words ?? "").split(".").map(Number);
   const valid = (/** @type {number[]} */ all) => all.every((each) => Number.isInteger(each) && each >= 0 && each < 1e6);

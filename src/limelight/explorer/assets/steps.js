@@ -1,7 +1,7 @@
 // What one head computes, as small matrices: point at a number to see where it came from.
 
 import { html, number } from "../../views/page/assets/dom.js";
-import { askFrame } from "./api.js";
+import { requestFrame } from "./api.js";
 import { createMatrix } from "./matrix.js";
 import { createWorked } from "./worked.js";
 
@@ -60,13 +60,13 @@ export function create(app) {
     const { text } = app;
     if (!text) return;
     worked.open();
-    const ask = { ...text.ask, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
-    const now = JSON.stringify(ask);
+    const request = { ...text.request, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
+    const now = JSON.stringify(request);
     if (now !== key) {
       turn += 1;
       const mine = turn;
       try {
-        const frame = await askFrame("/api/steps", ask);
+        const frame = await requestFrame("/api/steps", request);
         if (mine !== turn) return;
         key = now;
         about = frame.head;
@@ -84,7 +84,7 @@ export function create(app) {
       for (const box of Object.values(boxes)) box.draw();
       tell();
     }
-    body.dataset.drawn = key ? `${ask.layer}.${ask.head}` : "";
+    body.dataset.drawn = key ? `${request.layer}.${request.head}` : "";
   }
 
   function build() {

@@ -1,7 +1,7 @@
 // A text as a model read it: its tokens, and the weights of its heads as they are needed.
 
 import { Matrix } from "../../views/page/assets/numbers.js";
-import { askFrame } from "./api.js";
+import { requestFrame } from "./api.js";
 
 /** @typedef {import("../../views/page/assets/numbers.js").Head} Head */
 /** @typedef {import("../../views/page/assets/numbers.js").Spec} Spec */
@@ -11,9 +11,9 @@ import { askFrame } from "./api.js";
 const KEPT = 64; // heads that stay, of a text whose heads come singly
 
 export class ReadText {
-  /** @param {Frame} frame @param {{ model: string, text: string }} ask @param {any} colours */
-  constructor(frame, ask, colours) {
-    this.ask = ask;
+  /** @param {Frame} frame @param {{ model: string, text: string }} request @param {any} colours */
+  constructor(frame, request, colours) {
+    this.request = request;
     const { head, arrays } = frame;
     /** @type {Spec & { kind: string, text: string, patterns: string[] }} */
     this.spec = { ...head, keys: head.keys ?? head.queries, colours };
@@ -42,7 +42,7 @@ export class ReadText {
     let found = this.kept.get(place);
     if (!found) {
       const numbers = { layer: this.spec.layers[layer], head: this.spec.heads[head] };
-      found = askFrame("/api/head", { ...this.ask, ...numbers }).then(({ arrays }) => (
+      found = requestFrame("/api/head", { ...this.request, ...numbers }).then(({ arrays }) => (
         new Matrix(this.rows, this.columns, /** @type {Float32Array} */ (arrays.weights.values))));
       found.catch(() => this.kept.delete(place)); // another try may succeed
     }
@@ -90,7 +90,7 @@ export class ReadText {
    * @param {number[]} keys
    */
   async links(queries, keys) {
-    if (!this.arrays.weights) return /** @type {Float32Array} */ ((await askFrame("/api/link", { ...this.ask, queries, keys })).arrays.weights.values);
+    if (!this.arrays.weights) return /** @type {Float32Array} */ ((await requestFrame("/api/link", { ...this.request, queries, keys })).arrays.weights.values);
     return Float32Array.from({ length: this.spec.layers.length * this.spec.heads.length }, (_, place) => {
       const matrix = this.slice(place);
       return queries.reduce((total, i) => total + keys.reduce((sum, j) => sum + matrix.at(i, j), 0), 0) / queries.length;

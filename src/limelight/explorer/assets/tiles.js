@@ -1,6 +1,6 @@
 // Tiles of the exact weights, fetched when they come into view; the ones used last are kept.
 
-import { askFrame } from "./api.js";
+import { requestFrame } from "./api.js";
 
 const SIDE = 128; // cells of a tile
 const KEPT = 160; // tiles: about 10 MB
@@ -25,13 +25,13 @@ export class Tiles {
     /** @type {Tile[]} */
     this.wanted = [];
     this.busy = 0;
-    this.ask = {};
+    this.request = {};
     this.epoch = 0;
   }
 
-  /** Of another head or text. @param {object} ask */
-  open(ask) {
-    this.ask = ask;
+  /** Of another head or text. @param {object} request */
+  open(request) {
+    this.request = request;
     this.epoch += 1;
     this.kept.clear();
     this.wanted = [];
@@ -71,7 +71,7 @@ export class Tiles {
       const tile = /** @type {Tile} */ (this.wanted.shift());
       this.busy += 1;
       const { epoch } = this;
-      askFrame("/api/tile", { ...this.ask, left: tile.left, top: tile.top, run: tile.run, size: SIDE }).then(({ arrays }) => {
+      requestFrame("/api/tile", { ...this.request, left: tile.left, top: tile.top, run: tile.run, size: SIDE }).then(({ arrays }) => {
         if (epoch !== this.epoch) return; // of another head
         const { shape, values } = arrays.weights;
         tile.picture = { rows: shape[0], columns: shape[1], values: /** @type {Float32Array} */ (values) };

@@ -6,20 +6,20 @@ const PAUSE = 60; // milliseconds of rest before a text is read
 
 /** @param {import("./main.js").App} app */
 export function createTyping(app) {
-  const { start } = app;
+  const { config } = app;
   let later = 0;
   let pinned = false;
   const area = /** @type {HTMLTextAreaElement} */ (html("textarea", {
-    class: "type", rows: 1, maxlength: start.limits.letters, spellcheck: "false", "aria-label": "The text to look at",
+    class: "type", rows: 1, maxlength: config.limits.characters, spellcheck: "false", "aria-label": "The text to look at",
     placeholder: "Type a sentence, or drop a text file here",
     input: () => { grow(); clearTimeout(later); later = setTimeout(read, PAUSE); },
   }));
   const model = /** @type {HTMLSelectElement} */ (html("select", {
     class: "models", "aria-label": "Model", change: () => { pinned = false; read(); },
-  }, ...start.models.map((/** @type {string} */ name) => html("option", { value: name }, name))));
+  }, ...config.models.map((/** @type {string} */ name) => html("option", { value: name }, name))));
   const examples = html("div", { class: "examples", role: "group", "aria-label": "Examples" },
     html("span", { class: "hint" }, "Try"),
-    ...start.examples.map((/** @type {any} */ example) => html("button", {
+    ...config.examples.map((/** @type {any} */ example) => html("button", {
       type: "button", class: "chip", title: example.about,
       click: () => { pinned = false; write(example.text, model.value); app.type({ model: model.value, text: example.text, other: example.other }); },
     }, example.name)));
@@ -61,7 +61,7 @@ export function createTyping(app) {
       return;
     }
     pinned = false;
-    write(text.slice(0, start.limits.letters), model.value);
+    write(text.slice(0, config.limits.characters), model.value);
     read();
   }
 

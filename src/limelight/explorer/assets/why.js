@@ -2,7 +2,7 @@
 
 import { html, number, shorten } from "../../views/page/assets/dom.js";
 import { colour, height, signed, textOn } from "../../views/page/assets/scale.js";
-import { askJson } from "./api.js";
+import { requestJson } from "./api.js";
 
 /**
  * @typedef {{ query: string, key: string, score: number, reach: string, exact: boolean, count: number,
@@ -40,7 +40,7 @@ export function create(app) {
     const read = app.text;
     if (!read) return;
     query = Math.min(state.locked ?? read.spec.choice.query, read.rows - 1);
-    const now = JSON.stringify([read.ask, state.layer, state.head, query, state.target]);
+    const now = JSON.stringify([read.request, state.layer, state.head, query, state.target]);
     if (now !== asked) {
       asked = now;
       await measure(now);
@@ -60,7 +60,7 @@ export function create(app) {
       if (mine !== running) return;
       target = chosen !== null && chosen < read.columns && !later(read, chosen) ? chosen : heaviest(read, row);
       const place = { layer: read.spec.layers[layer], head: read.spec.heads[head] };
-      const answer = await askJson("/api/why", { ...read.ask, ...place, query, key: target }, mine.signal);
+      const answer = await requestJson("/api/why", { ...read.request, ...place, query, key: target }, mine.signal);
       if (mine !== running) return;
       split = answer;
       weights = row;

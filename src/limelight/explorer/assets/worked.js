@@ -1,7 +1,7 @@
 // The worked example of the documents, to edit cell by cell, with the audit of its print beside it.
 
 import { html, number } from "../../views/page/assets/dom.js";
-import { askJson } from "./api.js";
+import { requestJson } from "./api.js";
 
 /** @type {Record<string, string>} */
 const NAMES = { x: "X", w_query: "W_Q", w_key: "W_K", w_value: "W_V" };
@@ -25,7 +25,7 @@ export function createWorked(app) {
     turn += 1;
     const mine = turn;
     try {
-      const found = await askJson("/api/worked", edited);
+      const found = await requestJson("/api/worked", edited);
       if (mine !== turn) return;
       if (fresh) inputs.replaceChildren(...Object.keys(NAMES).map((name) => table(NAMES[name], name === "x" ? found.tokens : [], found.tables[name], (i, j, value) => change(name, found.tables[name], i, j, value))));
       results.replaceChildren(...found.steps.filter((/** @type {any} */ step) => !(step.name in NAMES)).map((/** @type {any} */ step) => {

@@ -1,4 +1,4 @@
-"""What the page may ask for, checked before any work begins."""
+"""The bodies of requests, validated before any work begins."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MOST_LETTERS = 200_000
+MAX_CHARACTERS = 200_000
 """Of a text: far more than the 8,192 tokens that are looked at."""
-MOST_TOKENS = 8192
+MAX_TOKENS = 8192
 
-Text = Annotated[str, Field(min_length=1, max_length=MOST_LETTERS, pattern=r"\S")]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")]
 Name = Annotated[str, Field(min_length=1, max_length=400)]
 Place = Annotated[int, Field(ge=0, lt=1 << 20)]
 
 
-class Ask(BaseModel):
+class TextRequest(BaseModel):
     """A text and the model that reads it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -24,7 +24,7 @@ class Ask(BaseModel):
     text: Text
 
 
-class AskHead(Ask):
+class HeadRequest(TextRequest):
     """One head of it, by its numbers in the model."""
 
     layer: Place
@@ -34,21 +34,21 @@ class AskHead(Ask):
 Places = Annotated[list[Place], Field(min_length=1, max_length=256)]
 
 
-class AskLink(Ask):
+class LinkRequest(TextRequest):
     """From some tokens to some others, such as all places of two words; for all heads."""
 
     queries: Places
     keys: Places
 
 
-class AskWhy(AskHead):
+class WhyRequest(HeadRequest):
     """The score of a link in one head."""
 
     query: Place
     key: Place
 
 
-class AskTile(AskHead):
+class TileRequest(HeadRequest):
     """Rows `top` on and columns `left` on, `size` cells each, a cell standing for `run` tokens."""
 
     top: Place
@@ -57,13 +57,13 @@ class AskTile(AskHead):
     run: Annotated[int, Field(ge=1, le=64)] = 1
 
 
-class AskLooks(AskHead):
+class TokensRequest(HeadRequest):
     """Some tokens of a long text."""
 
     tokens: Places
 
 
-class AskPython(AskHead):
+class PythonRequest(HeadRequest):
     """The lines of Python for what is shown."""
 
     token: Place | None = None
@@ -74,7 +74,7 @@ Row = Annotated[list[Annotated[float, Field(ge=-1e6, le=1e6)]], Field(max_length
 Rows = Annotated[list[Row], Field(max_length=16)]
 
 
-class AskWorked(BaseModel):
+class WorkedRequest(BaseModel):
     """Tables of the worked example that were edited."""
 
     model_config = ConfigDict(extra="forbid")
@@ -85,24 +85,24 @@ class AskWorked(BaseModel):
     w_value: Rows | None = None
 
 
-class AskContinuation(Ask):
+class GenerateRequest(TextRequest):
     """How to go on after a text."""
 
     after: Annotated[list[Place], Field(max_length=512)] = []
     """tokens that follow the text before anything is drawn"""
-    most: Annotated[int, Field(ge=1, le=256)] = 24
+    max_tokens: Annotated[int, Field(ge=1, le=256)] = 24
     temperature: Annotated[float, Field(ge=0.0, le=4.0, strict=False)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
 
 
-class AskEffects(AskHead):
+class EffectsRequest(HeadRequest):
     """What cutting each link of a token causes, in one head or in all."""
 
     query: Place
     everywhere: bool = False
 
 
-class AskedLink(BaseModel):
+class LinkToCut(BaseModel):
     """One link to cut."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -113,20 +113,20 @@ class AskedLink(BaseModel):
     key: Place
 
 
-class AskCut(Ask):
+class CutRequest(TextRequest):
     """Links to cut together; without a layer and head in all of them."""
 
-    links: Annotated[list[AskedLink], Field(min_length=1, max_length=64)]
+    links: Annotated[list[LinkToCut], Field(min_length=1, max_length=64)]
     everywhere: bool = False
 
 
-class AskRoles(BaseModel):
+class RolesRequest(BaseModel):
     """The roles of a model's heads, over a corpus or over plain sentences."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     model: Name
-    corpus: Annotated[str, Field(min_length=1, max_length=MOST_LETTERS, pattern=r"\S")] | None = (
+    corpus: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")] | None = (
         None
     )
 
@@ -134,7 +134,7 @@ class AskRoles(BaseModel):
 Words = Annotated[list[Name], Field(min_length=1, max_length=24)]
 
 
-class AskMeaning(BaseModel):
+class MeaningRequest(BaseModel):
     """A word in some sentences, and groups of words by name that it may come near to."""
 
     model_config = ConfigDict(extra="forbid", strict=True)

@@ -1,12 +1,12 @@
-"""What the page needs before the first text: names, examples, limits, colours."""
+"""The page's configuration: model names, examples, limits, colours."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from limelight.colours import DARK, LIGHT
-from limelight.explorer.asks import MOST_LETTERS, MOST_TOKENS
-from limelight.explorer.library import Library
+from limelight.explorer.model_store import ModelStore
+from limelight.explorer.schemas import MAX_CHARACTERS, MAX_TOKENS
 from limelight.insight.shift import TEMPLATE
 from limelight.version import __version__
 
@@ -44,14 +44,14 @@ EXAMPLES = [
 ]
 
 
-def start(library: Library) -> dict[str, Any]:
+def page_config(store: ModelStore) -> dict[str, Any]:
     """As plain values."""
     return {
         "version": __version__,
-        "models": library.names,
-        "recording": library.shown,
+        "models": store.names,
+        "recording": store.shown,
         "examples": EXAMPLES,
         "template": TEMPLATE,
-        "limits": {"letters": MOST_LETTERS, "tokens": MOST_TOKENS},
+        "limits": {"characters": MAX_CHARACTERS, "tokens": MAX_TOKENS},
         "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
     }

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from limelight.errors import FileError, LimelightError, OptionError
-from limelight.explorer.asks import MOST_TOKENS
-from limelight.explorer.work import Turn
+from limelight.explorer.schemas import MAX_TOKENS
+from limelight.explorer.worker import Job
 from limelight.models.loading.pretrained import Model, load
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.sources import Recomputed
@@ -30,24 +30,24 @@ NAMED = ("minilm", "smollm2")
 """Models that come as packages."""
 
 
-class TooLongError(LimelightError):
+class TextTooLongError(LimelightError):
     """A text of more tokens than are looked at."""
 
 
-class Held(NamedTuple):
+class Footprint(NamedTuple):
     """Bytes."""
 
     memory: int
     disk: int
 
 
-MOST = Held(400_000_000, 2_000_000_000)
+MAX_FOOTPRINT = Footprint(400_000_000, 2_000_000_000)
 """Of the recordings kept; the newest stays whatever its size."""
-MOST_KEPT = 48
+MAX_RECORDINGS = 48
 
 
-class Library:
-    """Loads each model once, when it is first asked for; keeps the recordings used last.
+class ModelStore:
+    """Loads each model once, on first use; keeps the recordings used last.
 
     Used by the worker's thread only.
     """
@@ -92,7 +92,7 @@ class Library:
         return type(self.model(name)).__name__.lower()
 
     def warm(self) -> None:
-        """Load the first model; what is wrong with it is said when it is asked for."""
+        """Load the first model; an error is reported by the first request that uses it."""
         with suppress(LimelightError):
             self.model(self.names[0])
 
@@ -121,7 +121,7 @@ class Library:
         """Whether a recording is at hand, so that it need not be made."""
         return (name, text) in self._kept
 
-    def recording(self, name: str, text: str, turn: Turn) -> Recording:
+    def recording(self, name: str, text: str, job: Job) -> Recording:
         """What the model attends to in the text; made once, while it is kept.
 
         Reports the share of the layers that is done.
@@ -131,28 +131,28 @@ class Library:
             return shown
         key = name, text
         if key not in self._kept:
-            self._kept[key] = self._look(self.model(name), text, turn)
-            self._drop(Held(0, 0))
+            self._kept[key] = self._look(self.model(name), text, job)
+            self._drop(Footprint(0, 0))
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _look(self, model: Model, text: str, turn: Turn) -> Recording:
+    def _look(self, model: Model, text: str, job: Job) -> Recording:
         config, count, done = model.config, 0, 0
         if model.tokens is not None:
             count = len(model.tokens.encode(text).ids)
-            if count > MOST_TOKENS < model.config.context:
-                raise TooLongError(
-                    f"the text has {count:,} tokens, at most {MOST_TOKENS:,} are read"
+            if count > MAX_TOKENS < model.config.context:
+                raise TextTooLongError(
+                    f"the text has {count:,} tokens, at most {MAX_TOKENS:,} are read"
                 )
 
-        # Room is made before it is needed, or two long texts would be held at once.
+        # Space is freed before it is needed, or two long texts would be kept at once.
         size = (config.heads + 2 * config.kv_heads) * config.head_size
-        self._drop(_shelved(0, 4 * config.layers * count * size))
+        self._drop(_split(0, 4 * config.layers * count * size))
 
         def between(call: AttentionCall) -> object:
             nonlocal done
-            turn.report({"layer": done, "layers": config.layers})
-            turn.pause()
+            job.report({"layer": done, "layers": config.layers})
+            job.pause()
             done += 1
             return call.attend()
 
@@ -160,21 +160,25 @@ class Library:
             warnings.simplefilter("ignore", UserWarning)  # the page says how much was read
             return look(text, model, LENS)
 
-    def _drop(self, more: Held) -> None:
+    def _drop(self, more: Footprint) -> None:
         """Forget the recordings not used for longest, until the rest and `more` fit."""
-        sizes = {key: held(kept) for key, kept in self._kept.items()}
+        sizes = {key: footprint(kept) for key, kept in self._kept.items()}
         least = 0 if any(more) else 1
 
         def fits() -> bool:
             memory, disk = map(sum, zip(more, *sizes.values(), strict=True))
-            return memory <= MOST.memory and disk <= MOST.disk and len(sizes) <= MOST_KEPT
+            return (
+                memory <= MAX_FOOTPRINT.memory
+                and disk <= MAX_FOOTPRINT.disk
+                and len(sizes) <= MAX_RECORDINGS
+            )
 
         while len(self._kept) > least and not fits():
             key, _ = self._kept.popitem(last=False)
             del sizes[key]
 
 
-def held(recording: Recording) -> Held:
+def footprint(recording: Recording) -> Footprint:
     """What a recording holds on to: its links and maps, and queries, keys and values."""
     memory = sum(8 * flow.x.numel() for flow in recording.flows)
     call = 0
@@ -183,12 +187,12 @@ def held(recording: Recording) -> Held:
         if isinstance(seen.source, Recomputed):
             problem = seen.source.problem
             call += sum(each.nbytes for each in (problem.query, problem.key, problem.value))
-    return _shelved(memory, call)
+    return _split(memory, call)
 
 
-def _shelved(memory: int, call: int) -> Held:
+def _split(memory: int, call: int) -> Footprint:
     """Queries, keys and values of a long text lie on disk: see `seeing.recording.shelf`."""
-    return Held(memory, call) if call > ROOM else Held(memory + call, 0)
+    return Footprint(memory, call) if call > ROOM else Footprint(memory + call, 0)
 
 
 def _tensors(statistics: Iterable[object]) -> Iterator[Tensor]:

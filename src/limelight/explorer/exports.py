@@ -11,7 +11,7 @@ from limelight.seeing.recording.recording import Recording
 from limelight.views.page.document import file_parts, header
 from limelight.views.page.html import page
 
-MOST_TOKENS = 1024
+MAX_TOKENS = 1024
 """Of a text that is taken along with all its weights."""
 
 
@@ -24,8 +24,8 @@ def html_file(recording: Recording, layer: int, head: int) -> str:
 def json_file(recording: Recording, layer: int, head: int) -> str:
     """Tokens and weights of one head, all digits."""
     count = max(len(recording.queries), len(recording.tokens))
-    if count > MOST_TOKENS:
-        raise OptionError(f"JSON is for up to {MOST_TOKENS:,} tokens, this text has {count:,}")
+    if count > MAX_TOKENS:
+        raise OptionError(f"JSON is for up to {MAX_TOKENS:,} tokens, this text has {count:,}")
     document: dict[str, Any] = {
         "model": recording.model,
         "text": recording.text,

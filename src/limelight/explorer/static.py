@@ -42,7 +42,7 @@ class File(NamedTuple):
         return Response(self.data, media_type=self.kind, headers=headers)
 
 
-def served() -> dict[str, File]:
+def asset_files() -> dict[str, File]:
     """Every file by its address under `/assets/`; the page itself as `index.html`."""
     files: dict[str, File] = {}
     for folder, place in ((OWN, "explorer/assets/"), (SHARED, "views/page/assets/")):
