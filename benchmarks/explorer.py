@@ -51,7 +51,7 @@ _DRAWN = """(text) => new Promise((drawn) => {
 def ask(bench: Bench) -> list[Target]:
     starts: list[float] = []
     with _browser() as browser:
-        for turn in range(bench.pick((5,), interactive=(2,))[0]):
+        for turn in range(bench.pick((5,), quick=(2,))[0]):
             bench.say(f"start {turn + 1}")
             began = time.perf_counter()
             with _server() as url:
@@ -63,9 +63,9 @@ def ask(bench: Bench) -> list[Target]:
     with _server() as url:
         bench.say("first paint")
         with _browser() as browser:
-            sent, keys = _page(browser, url, bench.pick((40,), interactive=(6,))[0])
+            sent, keys = _page(browser, url, bench.pick((40,), quick=(6,))[0])
         bench.say("tiles")
-        model, tokens, tiles = _tiles(url, *bench.pick(("smollm2",), interactive=("minilm",)))
+        model, tokens, tiles = _tiles(url, *bench.pick(("smollm2",), quick=("minilm",)))
         bench.say(f"{CLIENTS} clients")
         waits = sorted(asyncio.run(_crowd(url)))
     half, most = waits[len(waits) // 2], waits[int(0.99 * len(waits)) - 1]

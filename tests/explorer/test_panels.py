@@ -336,7 +336,8 @@ def test_a_long_text_is_a_map_with_exact_tiles(opened: Opened) -> None:
     page.get_by_role("tab", name="Long text").click()
     drawn(page, "long")
     rec = ll.look(text)
-    until(page, f"document.querySelector('.message').innerText.startsWith('{len(rec.tokens)} tokens')")
+    count = f"{len(rec.tokens)} tokens"
+    until(page, f"document.querySelector('.message').innerText.startsWith('{count}')")
     page.locator(".jump-link").first.wait_for()
     page.locator(".jump-link").first.click()
     page.locator("[data-exact], .map-tip .number").first.wait_for()
