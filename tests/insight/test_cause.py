@@ -146,7 +146,7 @@ def test_runs_entered_in_the_middle_are_those_of_whole_texts(name: str) -> None:
     found = ll.cause(model, ids, place, controls=5)
     clean = CleanRun(runner_for(model, ids), place)
     whole = CleanRun(runner_for(model, ids), place)
-    whole._replay = None
+    whole._patcher = None
     for layer in range(3):
         for head in (2, ALL):
             cuts = Cuts.of(torch.tensor(layer), head, place, torch.arange(8))
@@ -157,9 +157,9 @@ def test_runs_entered_in_the_middle_are_those_of_whole_texts(name: str) -> None:
                 if head != ALL:
                     own = getattr(found, how).change[layer, head]
                     torch.testing.assert_close(own, fast, atol=1e-6, rtol=1e-4)
-            even = clean.spread_evenly(cuts.part(slice(0, 1)), "").change
+            even = clean.uniform(cuts.part(slice(0, 1)), "").change
             torch.testing.assert_close(
-                even, whole.spread_evenly(cuts.part(slice(0, 1)), "").change, atol=1e-6, rtol=1e-4
+                even, whole.uniform(cuts.part(slice(0, 1)), "").change, atol=1e-6, rtol=1e-4
             )
     rows = torch.tensor([link[:4] for link in found.control_links])
     slow = whole.cut(Cuts(*rows.unbind(1)), "forbid", "").change
