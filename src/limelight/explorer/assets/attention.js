@@ -34,7 +34,7 @@ export function create(app) {
       spec.warning ? html("p", { class: "notice", role: "alert" }, spec.warning) : "",
       panels.sentence.element,
       html("div", { class: "grid" },
-        card(app, "Heat map", "rows request, columns answer", panels.heatmap, "heatmap"),
+        card(app, "Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
         card(app, "Links", "left asks, right answers", panels.arcs, "arcs"),
         card(app, "Links of several heads", "a colour each; left asks, right answers", panels.overlay, "overlay"),
         card(app, "All heads", "click one; click with Shift or Ctrl to lay several over one another", grid, "heads-grid"),
