@@ -64,12 +64,33 @@ def study(name: str) -> str:
          check["holds"])
         for check in told["checks"]
     ]  # fmt: skip
-    table = Table(("what", "measured", "foretold", "holds"), rows).markdown()
+    table = Table(("what", "measured", "expected", "holds"), rows).markdown()
     claim = told["claim"].rstrip(".")
     claim = claim[0].upper() + claim[1:]
     parts = [f"**{claim}: {told['verdict']}.**"]
     parts += [table, f"![{name}](../studies/{name}.png)"]
     return "\n\n".join([*parts, told["notes"]] if told["notes"] else parts)
+
+
+def shift(word: str) -> str:
+    """How a word's vector moves in two sentences, toward two groups of words."""
+    sentences, toward = _SHIFTS[word]
+    return ll.shift(word, sentences, toward).table().markdown()
+
+
+_SHIFTS = {
+    "apple": (
+        ["I love apple phones.", "I love apple pie."],
+        {"fruit": ["banana", "pear", "mango"], "tech": ["laptop", "computer", "phone"]},
+    ),
+    "bank": (
+        [
+            "The bank was closed because the vault was stuck.",
+            "We sat on the bank of the river and watched the water.",
+        ],
+        {"money": ["vault", "money", "loan"], "water": ["river", "stream", "lake"]},
+    ),
+}
 
 
 def comparisons(n: str) -> str:
@@ -83,7 +104,7 @@ def _recording() -> ll.Recording:
 
 
 MAKERS: dict[str, Callable[..., str]] = {
-    each.__name__: each for each in (step, cell, audit, weight, top, study, comparisons)
+    each.__name__: each for each in (step, cell, audit, weight, top, study, shift, comparisons)
 }
 
 

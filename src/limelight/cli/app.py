@@ -61,7 +61,7 @@ def _print_version(wanted: bool) -> bool:
 def _root(  # pyright: ignore[reportUnusedFunction]
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say which it is."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Self-attention you can see, at full speed."""

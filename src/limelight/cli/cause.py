@@ -20,7 +20,7 @@ def cause(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Say what each link of a token causes: cut it, and see what the token becomes.
+    """Measure what each link of a token causes, by cutting it.
 
     Each link is cut by itself in one head, in one layer and everywhere, before softmax and after
     it, and each token is hidden from all others. Beside it: weight, value-weighted attention,

@@ -18,7 +18,7 @@ def embed(
     ] = None,
     model: Annotated[str, typer.Option(help="minilm, or a folder with an encoder.")] = "minilm",
 ) -> None:
-    """Turn every line of a text file into a vector; line n becomes row n."""
+    """Turn each line of a text file into a vector."""
     from limelight.errors import OptionError
     from limelight.models.encoder import Encoder
     from limelight.models.loading.pretrained import load

@@ -17,7 +17,7 @@ def exercise(
     to: Annotated[Path, typer.Option(help="The folder to write both files into.")] = Path(),
     json: Annotated[bool, typer.Option("--json", help="Print both instead of writing.")] = False,
 ) -> None:
-    """Write a fresh example with friendly numbers: a sheet to fill in, and its solution.
+    """Write an exercise with friendly numbers, and its solution.
 
     Check a filled-in sheet with `limelight worked FILE --check`.
     """

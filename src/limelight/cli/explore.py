@@ -25,7 +25,7 @@ def explore(
     ] = "127.0.0.1",
     no_open: Annotated[bool, typer.Option("--no-open", help="Open no browser.")] = False,
 ) -> None:
-    """Look at attention in the browser: type a text and see what every head attends to."""
+    """Explore attention in the browser while you type."""
     # Threads that wait by spinning take the cores from the browser, and from one another where the
     # machine is busy: a sentence then takes ten times as long. OpenMP reads this when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

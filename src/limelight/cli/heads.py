@@ -21,7 +21,7 @@ def heads(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Say what every head does: where it looks, what it copies, which words it ties together.
+    """Find what every head does: position, copying, syntax and more.
 
     A role is given only where it beats its chance level by a stated margin on texts and words that
     the head was not chosen by.

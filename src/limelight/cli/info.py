@@ -14,9 +14,9 @@ def info(
     ],
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Say what a model is made of, and where each number came from.
+    """Show a model's architecture and where each setting comes from.
 
-    Only the description is read, no weights: this is quick for a model of any size.
+    Only the description is read, not the weights, so this is quick for a model of any size.
     """
     from limelight.models.loading.describe import describe
 

@@ -24,7 +24,10 @@ def shift(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Show how a word's vector moves toward groups of words, layer by layer."""
+    """Show how a word's meaning shifts, layer by layer.
+
+    Compares the word's vector with groups of words, before attention and after each layer.
+    """
     from limelight.cli.results import give
     from limelight.errors import OptionError
     from limelight.files import check_writable

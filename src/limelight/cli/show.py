@@ -48,7 +48,9 @@ def show(
     csv: Annotated[Path | None, typer.Option(help="Also write the links noted, as .csv.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Show what a model attends to in a text: the most salient link, a heat map, and a page.
+    """Show what a model attends to in a text.
+
+    Prints the most salient link and a heat map, and writes a page to explore.
 
     Without --layer and --head the link is chosen that is strong, reaches far, and is explained
     neither by a token that everyone looks at nor by a head that always looks as far back:

@@ -20,10 +20,10 @@ def study(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON list of the results.")] = False,
 ) -> None:
-    """Measure claims of the textbooks about attention; each gets a verdict from its numbers.
+    """Measure what textbooks claim about attention.
 
-    A claim "holds" where every number keeps the bound that was set for it, "does not" where none
-    does, and "holds partly" otherwise.
+    Each claim gets a verdict from its numbers: it "holds" where all of them keep the bounds that
+    were set for them, "does not" where none does, and "holds partly" otherwise.
     """
     from limelight.errors import FileError, OptionError
     from limelight.insight.studies.registry import STUDIES

@@ -21,7 +21,7 @@ def translate(
         typer.Option(help="Also write how the translation looks at the text: .html, .safetensors."),
     ] = None,
 ) -> None:
-    """Translate texts, each to a line."""
+    """Translate texts, one line each."""
     from limelight.errors import OptionError
     from limelight.files import check_writable
     from limelight.views import check_ending

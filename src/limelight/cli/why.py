@@ -23,7 +23,10 @@ def why(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Split the score of a link by its sources: token, position, earlier heads, feed-forward.
+    """Split a link's score by where its parts come from.
+
+    The sources are the token, its position, earlier heads and feed-forward layers, on the query's
+    side and on the key's.
 
     Without --key: what the head wrote into the query, by the tokens it took it from, by the sources
     of their values, and by the directions of the head's output.

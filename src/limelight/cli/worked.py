@@ -30,7 +30,7 @@ def worked(
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Name the known examples.")] = False,
 ) -> None:
-    """Follow attention from the embeddings to the output, and audit what is printed.
+    """Work through attention step by step, and check printed numbers.
 
     A file of your own is TOML: tokens, x, w_query, w_key, w_value, or [[heads]] of them; w_output,
     mask, scale, residual, memory and [[layers]] where wanted; [printed] is what the audit reads.

@@ -90,7 +90,7 @@ class Table:
         from rich import box
         from rich.table import Table as RichTable
 
-        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+        table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
         for name, number in zip(self.columns, self.numeric(), strict=True):
             table.add_column(Text(_label(name)), justify="right" if number else "left")
         for row in self.cells():

@@ -45,7 +45,8 @@ def run(seed: int = 0) -> Study:
         name="cost",
         claim="the attention matrix grows quadratically: doubling the input quadruples the time "
         "and the memory needed.",
-        source="001 'The Limitation: O(N²) Complexity'; 000 §12; 002; 003 §6",
+        source="slides 'The Limitation: O(N²) Complexity'; Self-Attention Layer §12; notes; "
+        "The Architecture of Focus §6",
         measured=f"seconds and peak memory of {HEADS} heads of {SIZE}, n from {LENGTHS[0]:,} to "
         f"{LENGTHS[-1]:,}, and the exponents in n",
         checks=(

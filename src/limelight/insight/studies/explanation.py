@@ -49,7 +49,7 @@ def run(seed: int = 0) -> Study:
     return Study(
         name="explanation",
         claim="attention is not explanation: a high weight does not guarantee causal importance.",
-        source="002 'Common Misconceptions'",
+        source="notes 'Common Misconceptions'",
         measured="over 100 sentences on MiniLM: rank correlation between the weight that 'it' "
         "gives each word (mean over heads) and the change of its final vector when that "
         "link is cut everywhere",

@@ -31,7 +31,7 @@ def run(seed: int = 0) -> Study:
         name="focus",
         claim="attention can be too global: the more tokens there are, the more weight goes to "
         "irrelevant ones.",
-        source="001 'Limitation With Self-Attention'",
+        source="slides 'Limitation With Self-Attention'",
         measured=f"share of weight on all but the one key that matters (its score {MARGIN:g} above "
         f"the mean of standard normal ones), n from {LENGTHS[0]} to {LENGTHS[-1]:,}",
         checks=(

@@ -39,7 +39,7 @@ def run(seed: int = 0) -> Study:
     return Study(
         name="geometry",
         claim="the score is literally a measurement of how parallel query and key are.",
-        source="001 'Why Dot Product?'; 000 §8",
+        source="slides 'Why Dot Product?'; Self-Attention Layer §8",
         measured="rank correlation of score and cosine within each query's row: vectors of one "
         f"length, and all {len(heads)} heads of MiniLM on one sentence",
         checks=(

@@ -22,11 +22,11 @@ def run(seed: int = 0) -> Study:
     return Study(
         name="heads",
         claim="several heads capture several relations at once, where one head must mix them.",
-        source="000 §11; 001 Key Takeaways; 003 'Next'",
+        source="Self-Attention Layer §11; slides Key Takeaways; The Architecture of Focus 'Next'",
         measured=f"accuracy of naming two of {WORDS} words by two relations (the first, the one "
         f"before) with 1, 2 and 4 heads of equal parameters after {STEPS} steps",
         checks=(
-            at_most("how many different numbers of parameters", float(len(sizes)), 1.0),
+            at_most("distinct parameter counts", float(len(sizes)), 1.0),
             at_least("accuracy with 4 heads", learned[-1], 0.9),
             at_least("accuracy gained over one head", learned[-1] - learned[0], 0.2),
         ),

@@ -25,7 +25,7 @@ def run(seed: int = 0) -> Study:
         name="lowrank",
         claim="values can be mapped down to a smaller space and up again: fewer parameters for the "
         "same result.",
-        source="004 'V = X V_down V_up'",
+        source="Transformer notes 'V = X V_down V_up'",
         measured=f"accuracy of naming the word before, 1 of {WORDS}, width {WIDTH}, by the rank of "
         f"the value map after {STEPS} steps",
         checks=(

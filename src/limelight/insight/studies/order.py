@@ -34,7 +34,7 @@ def run(seed: int = 0) -> Study:
     return Study(
         name="order",
         claim="attention treats tokens as an unordered set: positional encoding is needed.",
-        source="001 'Limitation With Self-Attention'; 002 follow-up questions",
+        source="slides 'Limitation With Self-Attention'; notes follow-up questions",
         measured="how far outputs move beyond the permutation when tokens are permuted, and the "
         f"accuracy of telling which of two words comes first after {STEPS} steps, for "
         + ", ".join(ways),

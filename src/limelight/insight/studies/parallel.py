@@ -40,7 +40,8 @@ def run(seed: int = 0) -> Study:
     return Study(
         name="parallel",
         claim="attention is fully parallel, recurrence is sequential: training is much faster.",
-        source="001 'Parallel Computation'; 000 §10; 002; 003 §6",
+        source="slides 'Parallel Computation'; Self-Attention Layer §10; notes; "
+        "The Architecture of Focus §6",
         measured=f"seconds for forward and backward of one layer, width {WIDTH}, batch {BATCH}, "
         f"n from {LENGTHS[0]} to {LENGTHS[-1]}, best of {ROUNDS}",
         checks=(

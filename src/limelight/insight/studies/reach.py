@@ -71,7 +71,7 @@ def run(seed: int = 0) -> Study:
         name="reach",
         claim="in recurrent networks the signal of an early token decays with distance; in "
         "attention every token is one step away.",
-        source="001 'The RNN Problem', 'Global context'; 003 §1",
+        source="slides 'The RNN Problem', 'Global context'; The Architecture of Focus §1",
         measured="size of the gradient from the last output to the token t steps back, equal "
         f"width, and accuracy of subject–verb agreement over distance after {STEPS} steps",
         checks=(

@@ -20,7 +20,7 @@ def run(seed: int = 0) -> Study:
         name="roles",
         claim="with one matrix for both roles scores are symmetric and a token looks for itself; "
         "separate W_q and W_k free it.",
-        source="001 'Why 3 Matrices?'",
+        source="slides 'Why 3 Matrices?'",
         measured="asymmetry ‖S − Sᵀ‖/‖S‖ and the share of tokens whose best match is themselves, "
         f"random tokens and matrices, d from {SIZES[0]} to {SIZES[-1]}",
         checks=(

@@ -27,7 +27,8 @@ def run(seed: int = 0) -> Study:
         name="scaling",
         claim="Var(q·k) = d, so without 1/√d softmax saturates and its gradient dies; "
         "with it the variance stays near 1.",
-        source="000 §4, §13; 001 'Scaling Deep Dive'; 002; 003 §3",
+        source="Self-Attention Layer §4, §13; slides 'Scaling Deep Dive'; notes; "
+        "The Architecture of Focus §3",
         measured="variance of q·k, entropy of the weights and size of the softmax's gradient for "
         f"d from {SIZES[0]} to {SIZES[-1]}, {KEYS} keys",
         checks=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from limelight.insight.result import Result
@@ -24,7 +24,7 @@ _MARKS = "osD^vP"
 
 @dataclass(frozen=True)
 class Check:
-    """One number that the claim foretells, and the bound it must keep."""
+    """One number that the claim predicts, and the bound it must keep."""
 
     what: str
     measured: float
@@ -109,11 +109,12 @@ class Study(Result):
     @property
     def line(self) -> str:
         """Claim, source, what was measured, verdict: in one line."""
+        return f"{self._summary} Claim: {self.claim} [{self.source}] Measured: {self.measured}"
+
+    @property
+    def _summary(self) -> str:
         kept = sum(check.holds for check in self.checks)
-        return (
-            f"{self.name}: {self.verdict} ({kept} of {len(self.checks)} checks). "
-            f"Claim: {self.claim} [{self.source}] Measured: {self.measured}"
-        )
+        return f"{self.name}: {self.verdict} ({kept} of {len(self.checks)} checks)."
 
     def table(self) -> Table:
         """Each check: what was measured, the bound, whether it is kept."""
@@ -122,7 +123,7 @@ class Study(Result):
              check.holds)
             for check in self.checks
         ]  # fmt: skip
-        return Table(("what", "measured", "foretold", "holds"), rows, self.line)
+        return Table(("what", "measured", "expected", "holds"), rows, self._summary)
 
     def figure(self) -> Figure:
         """The curves that were measured."""
@@ -149,10 +150,17 @@ class Study(Result):
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """The verdict line, the checks, and what to bear in mind."""
+        """The verdict, the claim and where it is made, the checks, and what to bear in mind."""
+        from rich.padding import Padding
+        from rich.table import Table as Grid
         from rich.text import Text
 
-        yield self.table()
+        yield Text(self._summary, style="bold")
+        facts = Grid.grid(padding=(0, 2, 0, 0))
+        for name in ("claim", "source", "measured"):
+            facts.add_row(Text(name, style="dim"), Text(getattr(self, name)))
+        yield Padding(facts, (0, 0, 0, 2))
+        yield replace(self.table(), title="")
         if self.notes:
             yield Text(self.notes + "\n", style="dim")
 

@@ -36,7 +36,7 @@ def run(seed: int = 0) -> Study:
     return Study(
         name="value",
         claim="a separate W_v decouples what a token is found by from what it gives.",
-        source="001 'Why 3 Matrices?'; 003 §2",
+        source="slides 'Why 3 Matrices?'; The Architecture of Focus §2",
         measured=f"accuracy of looking up 1 of {PAYLOADS} payloads by its name among {PAIRS} pairs "
         f"after {STEPS} steps, one head of d {SIZES[0]} to {SIZES[-1]}, W_v its own or W_v = W_k",
         checks=(
