@@ -88,13 +88,13 @@ def plain_step(model: ll.Decoder, batch: Batch, fused: bool) -> Call:
 
 
 def our_step(model: ll.Decoder, batch: Batch) -> Call:
-    settings = OptimizerSettings(rate=1e-4, last_rate=1e-4)
+    settings = OptimizerSettings(learning_rate=1e-4, final_learning_rate=1e-4)
     optimizer = make_optimizer(model, settings)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         token_loss(model(**batch.inputs), batch).backward()
-        optimizer_step(optimizer, settings.clip)
+        optimizer_step(optimizer, settings.clip_norm)
 
     return step
 

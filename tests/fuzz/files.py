@@ -120,10 +120,10 @@ def _run(folder: Path) -> dict[Path, Reader]:
             "model": {"preset": "gpt2", "layers": 1, "heads": 2, "width": 8, "context": 8},
         }
     )  # fmt: skip
-    train(settings, beside=folder)
+    train(settings, base=folder)
 
     def resume(_: Path) -> None:
-        train(settings, beside=folder, resume=True)
+        train(settings, base=folder, resume=True)
 
     checkpoint = folder / "run" / "step-00000002"
     return {folder / "run" / "log.jsonl": resume, **_files(checkpoint, resume)}

@@ -24,7 +24,7 @@ def settings(folder: Path, **changes: Any) -> Settings:
         "log_every": 3,
         "data": {"text": "text.txt"},
         "model": model,
-        "optimizer": {"warm_up": 5},
+        "optimizer": {"warmup_steps": 5},
         **changes,
     }
     return Settings.from_table(table)

@@ -14,23 +14,23 @@ from limelight.training.loop import train
 from limelight.training.pairs import TranslationTask
 from limelight.training.settings import TokenSettings
 from limelight.training.sources import find, read_pairs
-from limelight.training.vocabulary import make_tokens
+from limelight.training.vocabulary import train_tokens
 
 TEXT = "".join(f"line {number} says {number * number}\n" for number in range(200))
 PAIRS = [(f"source {n} {'x' * (n % 7)}", f"target {n * n}") for n in range(60)]
 
 
 def continuing(kind: str = "characters") -> LanguageModelTask:
-    learned, kept = LanguageModelTask.split(TEXT, 0.1)
-    tokens = make_tokens(TokenSettings(kind=kind, size=300), [learned], paired=False)
-    return LanguageModelTask.of(tokens, learned, kept, context=16)
+    train, held_out = LanguageModelTask.split(TEXT, 0.1)
+    tokens = train_tokens(TokenSettings(kind=kind, size=300), [train], paired=False)
+    return LanguageModelTask.from_text(tokens, train, held_out, context=16)
 
 
 def translating() -> TranslationTask:
-    learned, kept = TranslationTask.split(PAIRS, 0.2, seed=3)
-    texts = [side for pair in learned for side in pair]
-    tokens = make_tokens(TokenSettings(kind="bpe", size=300), texts, paired=True)
-    return TranslationTask(tokens, learned, kept, longest=40)
+    train, held_out = TranslationTask.split(PAIRS, 0.2, seed=3)
+    texts = [side for pair in train for side in pair]
+    tokens = train_tokens(TokenSettings(kind="bpe", size=300), texts, paired=True)
+    return TranslationTask(tokens, train, held_out, max_tokens=40)
 
 
 @pytest.fixture(params=[continuing, translating])
@@ -52,16 +52,17 @@ def test_shares_are_the_batch(task: Task) -> None:
     torch.manual_seed(0)
     logits = torch.randn(*batch.targets.shape, len(task.tokens))
     whole = token_loss(logits, batch)
-    shares = [token_loss(logits[place::4], batch.share(place, 4)) for place in range(4)]
-    assert torch.allclose(sum(shares, torch.zeros(())), whole, atol=1e-5)
-    kept = batch.targets[batch.targets != IGNORED]
-    expected = -logits.log_softmax(-1)[batch.targets != IGNORED].gather(-1, kept[:, None]).mean()
+    shards = [token_loss(logits[place::4], batch.shard(place, 4)) for place in range(4)]
+    assert torch.allclose(sum(shards, torch.zeros(())), whole, atol=1e-5)
+    real = batch.targets != IGNORED
+    targets = batch.targets[real][:, None]
+    expected = -logits.log_softmax(-1)[real].gather(-1, targets).mean()
     assert torch.allclose(whole, expected, atol=1e-5)
 
 
 def test_a_share_beyond_the_rows_counts_nothing(task: Task) -> None:
     batch = task.batch(seed=0, step=0, rows=2)
-    empty = batch.share(3, 4)
+    empty = batch.shard(3, 4)
     assert (empty.targets == IGNORED).all()
     assert token_loss(torch.randn(*empty.targets.shape, len(task.tokens)), empty) == 0
 
@@ -73,9 +74,9 @@ def test_running_text_predicts_the_next_token_and_covers_what_is_held_out(kind: 
     assert torch.equal(batch.inputs["tokens"][:, 1:], batch.targets[:, :-1])
     assert task.tokens.decode(batch.inputs["tokens"][0].tolist()) in TEXT
     seen = torch.cat([b.targets[b.targets != IGNORED] for b in task.held_out(rows=3)])
-    assert torch.equal(seen, task.kept[1:].long())
+    assert torch.equal(seen, task.held_out_ids[1:].long())
     assert sum(b.predicted for b in task.held_out(rows=3)) == len(seen)
-    assert task.tokens.decode(task.kept.tolist()) == TEXT[round(len(TEXT) * 0.9) :]
+    assert task.tokens.decode(task.held_out_ids.tolist()) == TEXT[round(len(TEXT) * 0.9) :]
 
 
 def test_pairs_are_seen_once_a_pass_and_shifted_by_the_begin_token() -> None:
@@ -90,29 +91,32 @@ def test_pairs_are_seen_once_a_pass_and_shifted_by_the_begin_token() -> None:
         assert (batch.inputs["target"][:, 0] == task.tokens.begin).all()
         real = batch.targets[:, 1:] != IGNORED
         assert torch.equal(batch.inputs["target"][:, 1:][real], batch.targets[:, :-1][real])
-    learned, kept = TranslationTask.split(PAIRS, 0.2, seed=3)
-    assert sorted(sources) == sorted(source for source, _ in learned)
-    assert task.kept_pairs == kept
-    assert not {source for source, _ in kept} & set(sources)
+    train, held_out = TranslationTask.split(PAIRS, 0.2, seed=3)
+    assert sorted(sources) == sorted(source for source, _ in train)
+    assert task.held_out_pairs == held_out
+    assert not {source for source, _ in held_out} & set(sources)
 
 
 def test_too_little_data_is_said() -> None:
-    tokens = make_tokens(TokenSettings(), ["ab"], paired=False)
+    tokens = train_tokens(TokenSettings(), ["ab"], paired=False)
     with pytest.raises(OptionError, match=r"2 tokens are left .* model\.context = 8"):
-        LanguageModelTask.of(tokens, "ab", "", context=8)
-    for kept in ("", "a"):  # a single token has none before it to be predicted from
-        words = rf"data\.held_out leaves {len(kept)} of {20 + len(kept)} tokens to evaluate on"
+        LanguageModelTask.from_text(tokens, "ab", "", context=8)
+    for held_out in ("", "a"):  # a single token has none before it to be predicted from
+        count = len(held_out)
+        words = rf"data\.held_out leaves {count} of {20 + count} tokens to evaluate on"
         with pytest.raises(OptionError, match=words):
-            LanguageModelTask.of(tokens, "ab" * 10, kept, context=8)
+            LanguageModelTask.from_text(tokens, "ab" * 10, held_out, context=8)
     with pytest.raises(OptionError, match="batch is 50, expected at most 48"):
         translating().batch(seed=0, step=0, rows=50)
-    with pytest.raises(OptionError, match=r"none of 1 pairs is within data\.longest = 2"):
-        TranslationTask(make_tokens(TokenSettings(), ["abc"], paired=True), [("abc", "abc")], [], 2)
-    for kept in ([], [("abcabc", "abc")]):
-        tokens = make_tokens(TokenSettings(), ["abc"], paired=True)
-        words = rf"data\.held_out leaves {len(kept)} pairs, none within data\.longest = 4"
+    with pytest.raises(OptionError, match=r"none of 1 pairs is within data\.max_tokens = 2"):
+        TranslationTask(
+            train_tokens(TokenSettings(), ["abc"], paired=True), [("abc", "abc")], [], 2
+        )
+    for held_out in ([], [("abcabc", "abc")]):
+        tokens = train_tokens(TokenSettings(), ["abc"], paired=True)
+        words = rf"data\.held_out leaves {len(held_out)} pairs, none within data\.max_tokens = 4"
         with pytest.raises(OptionError, match=words):
-            TranslationTask(tokens, [("abc", "abc")], kept, 4)
+            TranslationTask(tokens, [("abc", "abc")], held_out, 4)
 
 
 def test_pairs_from_tsv_po_and_mo(tmp_path: Path) -> None:
@@ -169,8 +173,8 @@ def test_files_with_nothing_to_learn_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.tsv").write_text("\n")
     model = {"preset": "transformer2017", "layers": 1, "heads": 2, "width": 8}
     chosen = settings(tmp_path / "run", data={"pairs": "*.tsv"}, model=model)
-    with pytest.raises(OptionError, match=r"nothing to learn from in .*/empty\.tsv"):
-        train(chosen, beside=tmp_path)
+    with pytest.raises(OptionError, match=r"nothing to train on in .*/empty\.tsv"):
+        train(chosen, base=tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["text", "pairs"])
@@ -183,7 +187,7 @@ def test_a_run_that_could_not_be_evaluated_does_not_start(tmp_path: Path, kind: 
         tmp_path / "run", data=data | {"held_out": 1e-6}, model=model | {"width": 8, "context": 32}
     )
     with pytest.raises(OptionError, match=r"data\.held_out leaves 0 "):
-        train(chosen, beside=tmp_path)
+        train(chosen, base=tmp_path)
     assert not (tmp_path / "run" / "log.jsonl").exists()
 
 

@@ -33,7 +33,7 @@ def test_two_processes_come_to_the_loss_of_one(tmp_path: Path, parallel: str) ->
     (tmp_path / "text.txt").write_text(TEXT)
     model = {"preset": "gpt2", "layers": 2, "heads": 2, "width": 32, "context": 16}
     same = {"steps": 12, "batch": 8, "save_every": 6, "evaluate_every": 6, "model": model}
-    train(settings(tmp_path / "one", **same), beside=tmp_path)
+    train(settings(tmp_path / "one", **same), base=tmp_path)
     toml = tmp_path / "two.toml"
     spread = settings(tmp_path / "two", **same, parallel=parallel, accumulate=2)
     write_toml(toml, spread.as_table())
@@ -50,7 +50,7 @@ def test_two_processes_come_to_the_loss_of_one(tmp_path: Path, parallel: str) ->
         assert torch.allclose(shared[name], weight, atol=2e-4), name
     # One process goes on where two stopped.
     resumed = settings(tmp_path / "two", **same, parallel=parallel, accumulate=2)
-    assert train(resumed, beside=tmp_path, resume=True).held_out.loss == pytest.approx(
+    assert train(resumed, base=tmp_path, resume=True).held_out.loss == pytest.approx(
         one[-1]["held_out_loss"], rel=1e-4
     )
 
@@ -58,7 +58,7 @@ def test_two_processes_come_to_the_loss_of_one(tmp_path: Path, parallel: str) ->
 def test_a_batch_that_cannot_be_shared_is_said(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     with pytest.raises(OptionError, match=r"batch must be a multiple of .* = 3, found 4"):
-        train(settings(tmp_path / "run", accumulate=3), beside=tmp_path)
+        train(settings(tmp_path / "run", accumulate=3), base=tmp_path)
 
 
 @pytest.mark.soak

@@ -41,11 +41,11 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tokens": {"kind": "bpe", "size": 320},
         "model": {"preset": "transformer2017", "order": "pre", "layers": 1, "heads": 2,
                   "width": 32, "hidden": 64, "context": 16, "dropout": 0.0},
-        "optimizer": {"rate": 5e-3, "warm_up": 10, "smoothing": 0.05},
+        "optimizer": {"learning_rate": 5e-3, "warmup_steps": 10, "label_smoothing": 0.05},
     }  # fmt: skip
-    outcome = train(Settings.from_table(table), beside=place)
-    assert outcome.bleu is not None
-    assert outcome.bleu.score > outcome.bleu.copying
+    result = train(Settings.from_table(table), base=place)
+    assert result.bleu is not None
+    assert result.bleu.score > result.bleu.copying
     return place / "run"
 
 
@@ -53,14 +53,15 @@ def test_a_regular_text_is_learned(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("abcdefgh" * 200)
     model = {"preset": "llama", "layers": 1, "heads": 2, "width": 32, "context": 16}
     for precision in ("float32", "bfloat16"):
-        outcome = train(
+        result = train(
             settings(tmp_path / precision, model=model, precision=precision, steps=50,
-                     optimizer={"rate": 1e-2, "warm_up": 5}, save_every=50, evaluate_every=50),
-            beside=tmp_path,
+                     optimizer={"learning_rate": 1e-2, "warmup_steps": 5},
+                     save_every=50, evaluate_every=50),
+            base=tmp_path,
         )  # fmt: skip
-        assert outcome.held_out.loss < 0.1 < math.log(8)
-        assert outcome.held_out.perplexity == pytest.approx(math.exp(outcome.held_out.loss))
-        model_back = ll.load(outcome.checkpoint)
+        assert result.held_out.loss < 0.1 < math.log(8)
+        assert result.held_out.perplexity == pytest.approx(math.exp(result.held_out.loss))
+        model_back = ll.load(result.checkpoint)
         assert ll.generate(model_back, "abc", max_tokens=8).text == "defghabc"
 
 
@@ -70,7 +71,7 @@ def test_accumulating_changes_nothing_but_memory(tmp_path: Path) -> None:
     losses = [
         train(
             settings(tmp_path / f"{parts}", model=model, accumulate=parts, steps=10),
-            beside=tmp_path,
+            base=tmp_path,
         ).held_out.loss
         for parts in (1, 4)
     ]
@@ -109,7 +110,7 @@ def test_cross_attention_is_recorded(translator: Path, tmp_path: Path) -> None:
 
 def test_only_an_encoder_decoder_translates(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("abcdefgh" * 50)
-    train(settings(tmp_path / "run", steps=1), beside=tmp_path)
+    train(settings(tmp_path / "run", steps=1), base=tmp_path)
     with pytest.raises(OptionError, match="holds a decoder, expected an encoder–decoder"):
         load_translator(tmp_path / "run")
 
@@ -128,7 +129,9 @@ def test_the_optimizer_is_adamw_with_clipping(
         layer.double()  # which the kernel does not take
     else:
         monkeypatch.setattr(AdamW, "step", None)
-    settings = OptimizerSettings(rate=0.1, beta1=0.9, beta2=0.99, weight_decay=0.5, clip=most)
+    settings = OptimizerSettings(
+        learning_rate=0.1, beta1=0.9, beta2=0.99, weight_decay=0.5, clip_norm=most
+    )
     optimizer = make_optimizer(layer, settings)
     learned = {name: p for name, p in layer.named_parameters() if "unused" not in name}
     weights = {name: p.detach().double().clone() for name, p in learned.items()}
@@ -142,7 +145,7 @@ def test_the_optimizer_is_adamw_with_clipping(
         gradients = {name: p.grad.double().clone() for name, p in learned.items()}
         norm = math.sqrt(sum(float(g.square().sum()) for g in gradients.values()))
         assert 0.3 < norm < 1e6
-        optimizer_step(optimizer, settings.clip)
+        optimizer_step(optimizer, settings.clip_norm)
         for name, gradient in gradients.items():
             g = gradient * (0.3 / (norm + 1e-6) if most == 0.3 else 1.0)
             means[name] = 0.9 * means[name] + 0.1 * g
@@ -166,7 +169,7 @@ def test_a_step_is_the_same_with_any_number_of_threads() -> None:
             torch.set_num_threads(threads)
             torch.manual_seed(0)
             layer = torch.nn.Linear(401, 333)
-            optimizer = make_optimizer(layer, OptimizerSettings(clip=0.01))
+            optimizer = make_optimizer(layer, OptimizerSettings(clip_norm=0.01))
             for _ in range(2):
                 for p in layer.parameters():
                     p.grad = torch.randn(p.shape)

@@ -19,7 +19,7 @@ from small_runs import STEPS, TEXT, entries, settings, write_toml
 import limelight as ll
 from limelight.errors import FileError, LimelightError, OptionError
 from limelight.files import PARTIAL
-from limelight.training.folder import RunFolder, written_whole
+from limelight.training.folder import RunFolder, atomic_folder
 from limelight.training.log import read_log
 from limelight.training.loop import mean_loss, train
 
@@ -52,7 +52,7 @@ def kill_when(toml: Path, ready: Any) -> None:
 
 
 def test_killed_at_several_moments_it_comes_to_the_same_numbers(place: Path) -> None:
-    train(settings(place / "whole"), beside=place)
+    train(settings(place / "whole"), base=place)
     run = RunFolder(place / "killed")
     toml = place / "killed.toml"
     write_toml(toml, settings(run.path).as_table())
@@ -86,22 +86,22 @@ def test_killed_at_several_moments_it_comes_to_the_same_numbers(place: Path) -> 
 
 
 def test_the_log_the_curve_and_the_newest_checkpoints_are_there(place: Path) -> None:
-    outcome = train(settings(place / "run", steps=12), beside=place)
+    result = train(settings(place / "run", steps=12), base=place)
     run = RunFolder(place / "run")
     assert run.steps() == [8, 12]
-    assert outcome.checkpoint == run.checkpoint(12)
+    assert result.checkpoint == run.checkpoint(12)
     assert (run.path / "curve.png").read_bytes().startswith(b"\x89PNG")
     log = read_log(run.path / "log.jsonl")
     assert [e["step"] for e in log if "loss" in e] == [3, 4, 6, 8, 9, 12]
-    assert log[-1]["held_out_loss"] == outcome.held_out.loss
-    written = ll.generate(ll.load(outcome.checkpoint), "12 squared", max_tokens=5)
+    assert log[-1]["held_out_loss"] == result.held_out.loss
+    written = ll.generate(ll.load(result.checkpoint), "12 squared", max_tokens=5)
     assert len(written.text) == len(written.ids) == 5  # a token is a character of the text
     assert set(written.text) <= set(TEXT)
 
 
 def test_a_checkpoint_is_plain_data(place: Path) -> None:
     """JSON and safetensors, read here without limelight: nothing is pickled under any name."""
-    checkpoint = train(settings(place / "run", steps=2), beside=place).checkpoint
+    checkpoint = train(settings(place / "run", steps=2), base=place).checkpoint
     contents: dict[str, Any] = {}
     for file in checkpoint.iterdir():
         if file.suffix == ".json":
@@ -119,21 +119,21 @@ def test_a_checkpoint_is_plain_data(place: Path) -> None:
 
 def test_a_run_is_not_written_over_and_not_taken_up_as_another(place: Path) -> None:
     first = settings(place / "run", steps=4)
-    train(first, beside=place)
+    train(first, base=place)
     with pytest.raises(FileError, match="already holds a run at step 4: give --resume"):
-        train(first, beside=place)
-    with pytest.raises(OptionError, match="was begun with batch = 4, found 8"):
-        train(settings(place / "run", steps=4, batch=8), beside=place, resume=True)
-    again = train(settings(place / "run", steps=4, keep=1), beside=place, resume=True)
+        train(first, base=place)
+    with pytest.raises(OptionError, match="was started with batch = 4, found 8"):
+        train(settings(place / "run", steps=4, batch=8), base=place, resume=True)
+    again = train(settings(place / "run", steps=4, keep=1), base=place, resume=True)
     assert again.held_out.loss == read_log(place / "run" / "log.jsonl")[-1]["held_out_loss"]
     (place / "text.txt").write_text(TEXT + "more")
     with pytest.raises(OptionError, match=r"the data of the run in .* has changed"):
-        train(first, beside=place, resume=True)
+        train(first, base=place, resume=True)
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_offered(place: Path) -> None:
     run = settings(place / "run", steps=8)
-    train(run, beside=place)
+    train(run, base=place)
     newest, before = (place / "run" / f"step-{step:08d}" for step in (8, 4))
     whole = {file: file.read_bytes() for file in newest.iterdir()}
     for file, content in whole.items():
@@ -142,18 +142,18 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_offered(place: Path
         file.write_bytes(flipped)
         words = rf"{file}: .*; step 4 is whole: remove {newest} and --resume"
         with pytest.raises(FileError, match=words):
-            train(run, beside=place, resume=True)
+            train(run, base=place, resume=True)
         file.write_bytes(content)
     (newest / "model.safetensors").write_bytes(b"")
     (before / "optimizer.safetensors").unlink()
     with pytest.raises(FileError, match="no earlier checkpoint is whole"):
-        train(run, beside=place, resume=True)
+        train(run, base=place, resume=True)
 
 
 def test_only_checkpoints_that_can_exist_need_space(place: Path) -> None:
-    train(settings(place / "run", steps=4, keep=1_000_000), beside=place)
-    with pytest.raises(FileError, match="has no room for 1000001 checkpoints"):
-        train(settings(place / "big", steps=10**9, keep=1_000_000), beside=place)
+    train(settings(place / "run", steps=4, keep=1_000_000), base=place)
+    with pytest.raises(FileError, match="has no space for 1000001 checkpoints"):
+        train(settings(place / "big", steps=10**9, keep=1_000_000), base=place)
     assert not any((place / "big").glob(f"{PARTIAL}*"))
 
 
@@ -198,7 +198,7 @@ def test_a_log_with_a_foreign_line_is_refused(tmp_path: Path, line: str) -> None
 def test_a_folder_that_cannot_be_written_is_said_before_training(place: Path) -> None:
     for folder in ("/proc/nothing-here", "/dev/null/run"):
         with pytest.raises(FileError, match=r"cannot be written: .*; nothing was started"):
-            train(settings(Path(folder)), beside=place)
+            train(settings(Path(folder)), base=place)
 
 
 def test_a_full_disk_is_said_before_training(place: Path) -> None:
@@ -213,22 +213,22 @@ def test_a_full_disk_is_said_before_training(place: Path) -> None:
         [sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert "has no room for 3 checkpoints of" in done.stderr
+    assert "has no space for 3 checkpoints of" in done.stderr
     assert "nothing was started" in done.stderr
     assert not read_log(place / "run" / "log.jsonl")
 
 
 def test_two_trainings_do_not_share_a_folder(place: Path) -> None:
     with (
-        RunFolder(place / "run").claimed(),
+        RunFolder(place / "run").locked(),
         pytest.raises(FileError, match="another training is running in it"),
     ):
-        train(settings(place / "run"), beside=place)
+        train(settings(place / "run"), base=place)
 
 
 def test_a_folder_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
     def fail() -> None:
-        with written_whole(tmp_path / "step") as folder:
+        with atomic_folder(tmp_path / "step") as folder:
             (folder / "file").write_text("begun")
             raise OSError(28, "No space left on device")
 

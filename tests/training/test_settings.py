@@ -46,8 +46,14 @@ def test_recipes_are_read(name: str) -> None:
         ({"steps": True}, "steps must be a whole number, found True"),
         ({"steps": 1.5}, "steps must be a whole number, found 1.5"),
         ({"precision": "fp8"}, "precision must be one of 'float32', 'bfloat16', found 'fp8'"),
-        ({"optimizer": {"rate": "high"}}, "optimizer.rate must be a number, found 'high'"),
-        ({"optimizer": {"last_rate": 1.0}}, "optimizer.last_rate must be from 0 to 0.001"),
+        (
+            {"optimizer": {"learning_rate": "high"}},
+            "optimizer.learning_rate must be a number, found 'high'",
+        ),
+        (
+            {"optimizer": {"final_learning_rate": 1.0}},
+            "optimizer.final_learning_rate must be from 0 to 0.001",
+        ),
         ({"model": {"preset": "gpt5"}}, "model.preset must be one of 'gpt2'"),
         ({"model": {"preset": "gpt2", "heads": 7}}, "width must be a multiple of heads"),
         ({"model": {"preset": "gpt2", "vocabulary": 7}}, "model.vocabulary is set by the training"),

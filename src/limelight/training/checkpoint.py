@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on as if it had never stopped.
+"""Checkpoints: everything a run needs to resume as if it had never stopped.
 
     limelight.json           the model's config, as `ll.load` reads it
     model.safetensors        its weights
@@ -6,9 +6,9 @@
     optimizer.safetensors    NAME.exp_avg and NAME.exp_avg_sq for each weight NAME
     state.json               the step, the settings, digests of the data and of the files above
 
-That is all: the batch and the dropout of a step are functions of the seed and the step, so there is
-no generator state and no place in the data to keep. Nothing is pickled. Because weights are stored
-whole, a run can be taken up by another number of processes.
+That is all: batch and dropout of a step are functions of the seed and the step, so there is no
+generator state and no position in the data to store. Nothing is pickled. Weights are stored
+unsharded, so a run can resume with another number of processes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from limelight.files import read_json, sha256
 from limelight.models.loading.pretrained import OWN, Model, own_tokens, save
 from limelight.models.loading.weights import Safetensors, read_fitting, save_safetensors
 from limelight.models.tokens import Tokens
-from limelight.training.distributed import Group, share_like, whole
-from limelight.training.folder import RunFolder, remove_whole, written_whole
+from limelight.training.distributed import Group, full_tensor, shard_like
+from limelight.training.folder import RunFolder, atomic_folder, remove_atomically
 from limelight.training.settings import Settings
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_FREE = ("folder", "evaluate_every", "keep", "parallel", "timeout")
-"""Settings that may change when a run is taken up: they do not touch what is learned."""
+_MAY_CHANGE = ("folder", "evaluate_every", "keep", "parallel", "timeout")
+"""Settings that may change on resuming: they do not affect what is learned."""
 
 
 def expected_sizes(model: nn.Module) -> list[int]:
@@ -54,17 +54,17 @@ def write_checkpoint(
     settings: Settings,
     data: str,
 ) -> None:
-    """Write the checkpoint of a step; then all but the newest few are removed.
+    """Write the checkpoint of a step, then remove all but the newest `settings.keep`.
 
-    Every process must call this: each has a share of the weights. The leader writes.
+    Every process must call this: each may hold a shard of the weights. The leader writes.
     """
-    weights = {name: whole(p.detach()) for name, p in model.named_parameters()}
+    weights = {name: full_tensor(p.detach()) for name, p in model.named_parameters()}
     moments: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         state = optimizer.state[parameter]
-        moments.update({f"{name}.{moment}": whole(state[moment]) for moment in _MOMENTS})
-    if group.leads:
-        with written_whole(run.checkpoint(step)) as folder:
+        moments.update({f"{name}.{moment}": full_tensor(state[moment]) for moment in _MOMENTS})
+    if group.is_leader:
+        with atomic_folder(run.checkpoint(step)) as folder:
             save(_copy(model, weights), folder)
             save_safetensors(moments, folder / "optimizer.safetensors", {"format": "pt"})
             state = {
@@ -74,12 +74,12 @@ def write_checkpoint(
             state["sha256"] = _digest(state)
             (folder / "state.json").write_text(json.dumps(state, indent=2), encoding="utf-8")
         for old in run.steps()[: -settings.keep]:
-            remove_whole(run.checkpoint(old))
-    group.wait()
+            remove_atomically(run.checkpoint(old))
+    group.barrier()
 
 
 def newest_checkpoint(run: RunFolder) -> Path | None:
-    """The newest checkpoint, known to be as it was written, or None where there is none.
+    """The newest checkpoint, its checksums verified, or None where there is none.
 
     Raises:
         FileError: naming the file that is damaged, and the checkpoint before it that is whole.
@@ -137,11 +137,13 @@ def check_resumed(folder: Path, settings: Settings, data: str) -> int:
     if changed:
         name, (before, now) = next(iter(changed.items()))
         raise OptionError(
-            f"the run in {folder.parent} was begun with {name} = {before!r}, found {now!r}; "
-            "put it back, or train into another folder"
+            f"the run in {folder.parent} was started with {name} = {before!r}, found {now!r}; "
+            "change it back, or train into another folder"
         )
     if state.get("data") != data:
-        raise OptionError(f"the data of the run in {folder.parent} has changed since it was begun")
+        raise OptionError(
+            f"the data of the run in {folder.parent} has changed since it was started"
+        )
     return int(state["step"])
 
 
@@ -154,22 +156,22 @@ def read_tokens(folder: Path) -> Tokens:
 
 
 def read_checkpoint(folder: Path, model: nn.Module, optimizer: AdamW, step: int) -> None:
-    """Put a checkpoint's weights and moments into a model and its optimizer, each its share."""
+    """Load a checkpoint's weights and moments into a model and its optimizer, as sharded."""
     weights = Safetensors(folder / "model.safetensors")
     moments = Safetensors(folder / "optimizer.safetensors")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             stored = read_fitting(weights, name, parameter.shape)
-            parameter.copy_(share_like(stored, parameter))
+            parameter.copy_(shard_like(stored, parameter))
             state: dict[str, Tensor] = {"step": torch.tensor(float(step))}
             for moment in _MOMENTS:
                 stored = read_fitting(moments, f"{name}.{moment}", parameter.shape)
-                state[moment] = share_like(stored, parameter)
+                state[moment] = shard_like(stored, parameter)
             optimizer.state[parameter] = state
 
 
 def _copy(model: Model, weights: Mapping[str, Tensor]) -> Model:
-    """A model that holds these weights whole, however the one in training is spread."""
+    """An unsharded model with these weights."""
     with torch.device("meta"):
         copy = type(model)(model.config)  # pyright: ignore[reportArgumentType]
     copy.load_state_dict(dict(weights), assign=True)
@@ -182,7 +184,7 @@ def _differences(before: Any, now: Any, where: str = "") -> dict[str, tuple[Any,
         return {} if before == now else {where: (before, now)}
     differences: dict[str, tuple[Any, Any]] = {}
     for name in sorted({*before, *now}):
-        if not where and name in _FREE:
+        if not where and name in _MAY_CHANGE:
             continue
         path = f"{where}.{name}" if where else name
         differences.update(_differences(before.get(name), now.get(name), path))

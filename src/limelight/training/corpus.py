@@ -1,4 +1,4 @@
-"""From settings to something to learn: files read, split, and cut into tokens."""
+"""The corpus of a run: files read, split into training and held-out text, and tokenized."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from limelight.training.distributed import Group
 from limelight.training.pairs import TranslationTask
 from limelight.training.settings import Settings
 from limelight.training.sources import Pair, find, read_pairs, read_text
-from limelight.training.vocabulary import make_tokens
+from limelight.training.vocabulary import train_tokens
 
 
 class Corpus:
-    """The text of a run, split into what is learned from and what is held out."""
+    """The text of a run, split into what is trained on and what is held out."""
 
-    def __init__(self, settings: Settings, beside: Path) -> None:
+    def __init__(self, settings: Settings, base: Path) -> None:
         data = settings.data
         self._settings = settings
         self._text: tuple[str, str] = ("", "")
         self._pairs: tuple[list[Pair], list[Pair]] = ([], [])
-        files = find(data.text or data.pairs, beside)
+        files = find(data.text or data.pairs, base)
         if data.text:
             text = read_text(files)
             self._text = LanguageModelTask.split(text, data.held_out)
@@ -35,29 +35,29 @@ class Corpus:
             self.digest = _digest([part for pair in pairs for part in pair])
         if not any(self._text) and not any(self._pairs):
             some = ", ".join(map(str, files[:3])) + (", …" if len(files) > 3 else "")
-            raise OptionError(f"data: nothing to learn from in {some}")
+            raise OptionError(f"data: nothing to train on in {some}")
 
-    def learn_tokens(self, group: Group) -> Tokens:
-        """A tokenizer learned from the part that is learned from, the same in every process."""
+    def train_tokenizer(self, group: Group) -> Tokens:
+        """A tokenizer trained on the training text, the same in every process."""
         paired = bool(self._settings.data.pairs)
         if paired:
-            learned = [side for pair in self._pairs[0] for side in pair]
+            texts = [side for pair in self._pairs[0] for side in pair]
         else:
-            # Lines: the tokenizer learns from many short texts on all cores.
-            learned = self._text[0].splitlines(keepends=True)
-        made = make_tokens(self._settings.tokens, learned, paired=paired)
+            # By lines: the tokenizer trains on many short texts in parallel.
+            texts = self._text[0].splitlines(keepends=True)
+        trained = train_tokens(self._settings.tokens, texts, paired=paired)
         from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_str(group.tell(made.tokenizer.to_str()))
-        return Tokens(tokenizer, made.begin, made.end)
+        tokenizer = Tokenizer.from_str(group.broadcast(trained.tokenizer.to_str()))
+        return Tokens(tokenizer, trained.begin, trained.end)
 
     def task(self, tokens: Tokens) -> Task:
         """The text as tokens, ready for batches."""
         settings = self._settings
         context = settings.config(vocabulary=len(tokens)).context
         if settings.data.text:
-            return LanguageModelTask.of(tokens, *self._text, context)
-        return TranslationTask(tokens, *self._pairs, min(settings.data.longest, context))
+            return LanguageModelTask.from_text(tokens, *self._text, context)
+        return TranslationTask(tokens, *self._pairs, min(settings.data.max_tokens, context))
 
 
 def _digest(parts: list[str]) -> str:

@@ -11,7 +11,7 @@ from limelight.files import writing
 
 
 def draw_curve(entries: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Write a picture of the loss over the steps: of training, and on what was held out."""
+    """Write a picture of the loss over the steps: in training and on held-out text."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
@@ -20,17 +20,17 @@ def draw_curve(entries: Sequence[dict[str, Any]], path: Path, title: str) -> Non
         ) from None
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    learned = [(float(e["step"]), e["loss"]) for e in entries if "loss" in e]
-    kept = [(float(e["step"]), e["held_out_loss"]) for e in entries if "held_out_loss" in e]
-    axes.plot(*_columns(learned), color="#4c72b0", linewidth=1, label="training")
-    if kept:
-        axes.plot(*_columns(kept), color="#dd8452", marker="o", markersize=4, label="held out")
-        step, loss = kept[-1]
+    training = [(float(e["step"]), e["loss"]) for e in entries if "loss" in e]
+    held_out = [(float(e["step"]), e["held_out_loss"]) for e in entries if "held_out_loss" in e]
+    axes.plot(*_columns(training), color="#4c72b0", linewidth=1, label="training")
+    if held_out:
+        axes.plot(*_columns(held_out), color="#dd8452", marker="o", markersize=4, label="held out")
+        step, loss = held_out[-1]
         axes.annotate(
             f"{loss:.3f}", (step, loss), xytext=(0, 8), textcoords="offset points", ha="right"
         )
     axes.set_xlabel("step")
-    axes.set_ylabel("loss (nats a token)")
+    axes.set_ylabel("loss (nats per token)")
     axes.set_title(title)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

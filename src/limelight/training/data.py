@@ -1,7 +1,7 @@
 """Batches: which tokens each step sees, as a function of the seed and the step alone.
 
-Because nothing is remembered between steps, a run that is taken up again at step s sees what it
-would have seen, and every process of a group can tell what the others see.
+No state is kept between steps, so a run resumed at step s sees exactly the batches it would have
+seen, and every process of a group knows the batches of the others.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Batch(NamedTuple):
     targets: Tensor
     """b n; IGNORED at padding"""
     predicted: int
-    """targets of the whole batch that are not padding, whatever share of it this is"""
+    """targets of the whole batch that are not padding, also in a shard of it"""
 
-    def share(self, place: int, places: int) -> Batch:
-        """Every `places`-th row, from `place` on; when there is none, a row that counts nothing."""
-        if places == 1:
+    def shard(self, index: int, count: int) -> Batch:
+        """Every `count`-th row from `index` on; where there is none, one row of padding."""
+        if count == 1:
             return self
-        rows = slice(place, None, places)
-        if place >= self.targets.shape[0]:
+        rows = slice(index, None, count)
+        if index >= self.targets.shape[0]:
             empty = torch.full_like(self.targets[:1], IGNORED)
             return Batch({name: t[:1] for name, t in self.inputs.items()}, empty, self.predicted)
         return Batch(
@@ -72,8 +72,8 @@ class LanguageModelTask:
     """Predict each next token of running text: rows of `context` tokens from anywhere in it."""
 
     tokens: Tokens
-    learned: Tensor
-    kept: Tensor
+    train_ids: Tensor
+    held_out_ids: Tensor
     context: int
 
     @classmethod
@@ -83,9 +83,11 @@ class LanguageModelTask:
         return text[:at], text[at:]
 
     @classmethod
-    def of(cls, tokens: Tokens, learned: str, kept: str, context: int) -> LanguageModelTask:
+    def from_text(
+        cls, tokens: Tokens, train: str, held_out: str, context: int
+    ) -> LanguageModelTask:
         """The two parts as tokens; the first must hold more than one row, the other something."""
-        ids, rest = _ids(tokens, learned), _ids(tokens, kept)
+        ids, rest = _ids(tokens, train), _ids(tokens, held_out)
         if len(ids) <= context:
             raise OptionError(
                 f"data: {len(ids)} tokens are left to learn from, "
@@ -100,23 +102,23 @@ class LanguageModelTask:
 
     @property
     def size(self) -> int:
-        return len(self.learned)
+        return len(self.train_ids)
 
     def batch(self, seed: int, step: int, rows: int) -> Batch:
-        last = len(self.learned) - self.context
+        last = len(self.train_ids) - self.context
         starts = torch.randint(last, (rows,), generator=generator_for(seed, step))
-        # Every row that there is, as a view; the batch is one gather from it.
-        window = self.learned.unfold(0, self.context + 1, 1)[starts].long()
+        # All rows as a view: the batch is a single gather.
+        window = self.train_ids.unfold(0, self.context + 1, 1)[starts].long()
         return Batch({"tokens": window[:, :-1]}, window[:, 1:], rows * self.context)
 
     def held_out(self, rows: int) -> Iterator[Batch]:
-        kept, n = self.kept.long(), self.context
-        inputs, targets = kept[:-1], kept[1:]
+        ids, n = self.held_out_ids.long(), self.context
+        inputs, targets = ids[:-1], ids[1:]
         count = len(targets)
         windows = -(-count // n)
-        filled = windows * n - count
-        inputs = torch.cat([inputs, inputs.new_zeros(filled)]).view(windows, n)
-        targets = torch.cat([targets, targets.new_full((filled,), IGNORED)]).view(windows, n)
+        padding = windows * n - count
+        inputs = torch.cat([inputs, inputs.new_zeros(padding)]).view(windows, n)
+        targets = torch.cat([targets, targets.new_full((padding,), IGNORED)]).view(windows, n)
         for part_in, part_out in zip(inputs.split(rows), targets.split(rows), strict=True):
             yield Batch({"tokens": part_in}, part_out, int((part_out != IGNORED).sum()))
 

@@ -22,24 +22,24 @@ _LOST = re.compile("timed out|timeout|closed by peer|reset by peer", re.IGNORECA
 
 @dataclass(frozen=True)
 class Group:
-    """The processes of a run; alone unless told otherwise."""
+    """The processes that train one model; a single one by default."""
 
     rank: int = 0
     size: int = 1
 
     @property
-    def leads(self) -> bool:
-        """Whether this is the process that writes files and speaks."""
+    def is_leader(self) -> bool:
+        """Whether this process writes files and reports progress: rank 0."""
         return self.rank == 0
 
-    def add_up(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.size > 1:
             values = values.clone()
             torch.distributed.all_reduce(values)
         return values
 
-    def tell(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """The leader's text, in every process."""
         if self.size == 1:
             return text
@@ -47,22 +47,22 @@ class Group:
         raw = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         length = torch.tensor(len(raw))
         torch.distributed.broadcast(length, src=0)
-        if not self.leads:
+        if not self.is_leader:
             raw = torch.empty(int(length), dtype=torch.uint8)
         torch.distributed.broadcast(raw, src=0)
         return bytes(raw.tolist()).decode()
 
-    def wait(self) -> None:
-        """Until every process is here."""
+    def barrier(self) -> None:
+        """Wait until every process has reached this point."""
         if self.size > 1:
             torch.distributed.barrier()
 
 
 @contextmanager
-def joined(timeout: float = 300.0) -> Generator[Group]:
+def process_group(timeout: float = 300.0) -> Generator[Group]:
     """The group that torchrun started this process in, or a group of one.
 
-    A process that waits for the others longer than `timeout` seconds gives up and says so.
+    A process that waits for the others longer than `timeout` seconds raises.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield Group()
@@ -83,11 +83,11 @@ def joined(timeout: float = 300.0) -> Generator[Group]:
         torch.distributed.destroy_process_group()
 
 
-def spread(model: Model, group: Group, how: Parallel) -> nn.Module:
+def parallelize(model: Model, group: Group, how: Parallel) -> nn.Module:
     """The model as the group trains it: gradients are averaged over its processes.
 
-    ddp leaves a whole model in every process; fsdp gives each a share of every block, which the
-    others fetch when they come to it.
+    ddp keeps a full replica in every process; fsdp shards every block over the processes and
+    gathers it when it runs.
     """
     if group.size == 1:
         return model
@@ -105,15 +105,15 @@ def spread(model: Model, group: Group, how: Parallel) -> nn.Module:
     return model
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor with the shares of all processes; every process must ask."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """A tensor with the shards of all processes; every process must call this."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def share_like(value: Tensor, like: Tensor) -> Tensor:
-    """This process's share of `value`, cut as `like` is."""
+def shard_like(value: Tensor, like: Tensor) -> Tensor:
+    """This process's shard of `value`, sharded as `like` is."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(like, DTensor):

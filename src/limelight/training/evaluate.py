@@ -1,4 +1,4 @@
-"""How well a model does on what it has not seen."""
+"""Held-out loss and BLEU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HeldOut(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        """exp(loss): the choices between which the model is as uncertain."""
+        """exp(loss)"""
         return math.exp(min(self.loss, 700.0))
 
 
@@ -47,7 +47,7 @@ def in_precision(precision: Precision) -> AbstractContextManager[Any]:
 def token_loss(logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
     """Σ −log p(target) over the rows at hand, divided by the targets of the whole batch.
 
-    So the losses of a batch's shares add up to the mean over the batch, however it is shared.
+    The losses of a batch's shards therefore sum to the mean over the batch, however it is sharded.
     """
     total = F.cross_entropy(
         logits.flatten(0, 1).float(),
@@ -62,16 +62,16 @@ def token_loss(logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
 def evaluate(
     model: nn.Module, task: Task, group: Group, *, rows: int, precision: Precision
 ) -> HeldOut:
-    """The loss on everything held out; the processes share the rows."""
+    """The loss on everything held out; the rows are sharded over the processes."""
     model.eval()
     total, predicted = torch.zeros((), dtype=torch.float64), 0
     with torch.no_grad(), in_precision(precision):
         for batch in task.held_out(rows):
-            share = batch.share(group.rank, group.size)
-            total += token_loss(model(**share.inputs), share).double() * batch.predicted
+            shard = batch.shard(group.rank, group.size)
+            total += token_loss(model(**shard.inputs), shard).double() * batch.predicted
             predicted += batch.predicted
     model.train()
-    return HeldOut(group.add_up(total).item() / predicted)
+    return HeldOut(group.all_reduce(total).item() / predicted)
 
 
 def bleu(model: Transformer, pairs: Sequence[Pair], *, max_tokens: int) -> Bleu:
@@ -81,8 +81,8 @@ def bleu(model: Transformer, pairs: Sequence[Pair], *, max_tokens: int) -> Bleu:
     except ModuleNotFoundError:
         raise UnavailableError("BLEU needs sacrebleu: pip install limelight[training]") from None
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    written = translate(model, sources, max_tokens=max_tokens)
+    translations = translate(model, sources, max_tokens=max_tokens)
     return Bleu(
-        sacrebleu.corpus_bleu(written, [targets]).score,
+        sacrebleu.corpus_bleu(translations, [targets]).score,
         sacrebleu.corpus_bleu(sources, [targets]).score,
     )

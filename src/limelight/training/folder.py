@@ -1,4 +1,4 @@
-"""The folder of a run: claimed by one training at a time, with room for its checkpoints.
+"""The folder of a run: locked by one training at a time, with space for its checkpoints.
 
 log.jsonl              the log
 curve.png              the loss curve, drawn at the end
@@ -35,8 +35,8 @@ class RunFolder:
         return checkpoint_folder(self.path, step)
 
     @contextmanager
-    def claimed(self) -> Generator[None]:
-        """Keep other trainings out; what a killed one left half-written is cleared away."""
+    def locked(self) -> Generator[None]:
+        """Hold the folder's lock; partial files that a killed run left are removed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
@@ -46,11 +46,11 @@ class RunFolder:
             ) from error
         try:
             _lock(self.path, lock)
-            for left in self.path.glob(f"{PARTIAL}*"):
-                if left.is_dir():
-                    shutil.rmtree(left, ignore_errors=True)
+            for partial in self.path.glob(f"{PARTIAL}*"):
+                if partial.is_dir():
+                    shutil.rmtree(partial, ignore_errors=True)
                 else:
-                    left.unlink(missing_ok=True)
+                    partial.unlink(missing_ok=True)
             yield
         finally:
             os.close(lock)
@@ -58,8 +58,8 @@ class RunFolder:
     def check_space(self, sizes: Sequence[int], checkpoints: int) -> None:
         """Raise unless so many more checkpoints, of files of these sizes, fit on the disk.
 
-        What seems to be free is really taken and given back, where the system can: that also
-        notices quotas and limits on file size.
+        The space is allocated and freed again where the system can, which also notices quotas and
+        limits on file size.
         """
         needed, free = checkpoints * sum(sizes), shutil.disk_usage(self.path).free
         trial = self.path / f"{PARTIAL}space"
@@ -74,7 +74,7 @@ class RunFolder:
                     os.posix_fallocate(file.fileno(), 0, max(1, sizes[number % len(sizes)]))
         except OSError as error:
             raise FileError(
-                f"folder {self.path} has no room for {checkpoints} checkpoints of "
+                f"folder {self.path} has no space for {checkpoints} checkpoints of "
                 f"{_megabytes(sum(sizes))} (together {_megabytes(needed)}, free "
                 f"{_megabytes(free)}): {error.strerror}; nothing was started"
             ) from error
@@ -96,8 +96,8 @@ def _lock(folder: Path, handle: int) -> None:
 
 
 @contextmanager
-def written_whole(folder: Path) -> Generator[Path]:
-    """A new folder that takes its name only when everything in it is on the disk.
+def atomic_folder(folder: Path) -> Generator[Path]:
+    """A new folder that gets its name only once everything in it is on disk.
 
     A kill at any moment leaves either the folder with all its files, or none by that name.
     """
@@ -116,12 +116,12 @@ def written_whole(folder: Path) -> Generator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def remove_whole(folder: Path) -> None:
-    """Remove a folder so that a kill on the way does not leave half of it by its name."""
-    going = folder.parent / f"{PARTIAL}{folder.name}"
-    shutil.rmtree(going, ignore_errors=True)
-    folder.rename(going)
-    shutil.rmtree(going, ignore_errors=True)
+def remove_atomically(folder: Path) -> None:
+    """Remove a folder so that a kill half-way leaves nothing by its name."""
+    doomed = folder.parent / f"{PARTIAL}{folder.name}"
+    shutil.rmtree(doomed, ignore_errors=True)
+    folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _fsync(path: Path) -> None:

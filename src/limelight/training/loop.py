@@ -31,33 +31,38 @@ from limelight.training.checkpoint import (
 from limelight.training.corpus import Corpus
 from limelight.training.curve import draw_curve
 from limelight.training.data import Task
-from limelight.training.distributed import Group, joined, spread
+from limelight.training.distributed import Group, parallelize, process_group
 from limelight.training.evaluate import Bleu, HeldOut, bleu, evaluate, in_precision, token_loss
 from limelight.training.folder import RunFolder
 from limelight.training.log import Log, read_log
-from limelight.training.optimise import make_optimizer, optimizer_step, rate_at, set_rate
+from limelight.training.optimise import (
+    learning_rate_at,
+    make_optimizer,
+    optimizer_step,
+    set_learning_rate,
+)
 from limelight.training.pairs import TranslationTask
 from limelight.training.progress import Progress, Silent, shown
 from limelight.training.settings import Settings
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run came to."""
+class TrainingResult:
+    """The result of a run."""
 
     checkpoint: Path
     held_out: HeldOut
     bleu: Bleu | None
     """of an encoder–decoder"""
     seconds: float
-    """of training alone, since it was begun or taken up"""
-    leads: bool = True
-    """whether this process is the one of its group that speaks"""
+    """of training alone, since it started or resumed"""
+    is_leader: bool = True
+    """whether this process is its group's leader"""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the loop works on."""
+    """What the training loop works on."""
 
     settings: Settings
     folder: RunFolder
@@ -67,42 +72,42 @@ class Run:
     """the digest of the data"""
     model: Model
     trained: nn.Module
-    """the model as the group trains it"""
+    """the model as wrapped for parallel training"""
     optimizer: AdamW
 
 
 def train(
-    settings: Settings, *, beside: Path | None = None, resume: bool = False, quiet: bool = True
-) -> Outcome:
-    """Train a model from settings, or go on with a run that was stopped.
+    settings: Settings, *, base: Path | None = None, resume: bool = False, quiet: bool = True
+) -> TrainingResult:
+    """Train a model from settings, or resume a run that was stopped.
 
     Args:
         settings: what, on what, and how.
-        beside: the folder that the data's relative paths start from; the current one unless given.
-        resume: take the run up at its newest checkpoint, or begin it when there is none.
+        base: the folder that the data's relative paths start from; the current one unless given.
+        resume: continue from the newest checkpoint, or start where there is none.
         quiet: show nothing.
 
     Returns:
         The final checkpoint and how well it does.
     """
-    with joined(settings.timeout) as group:
+    with process_group(settings.timeout) as group:
         folder = RunFolder(settings.folder)
-        with folder.claimed() if group.leads else nullcontext():
-            run, start = _set_up(settings, folder, group, beside or Path(), resume=resume)
-            # Nobody waits at the end: the leader may translate for longer than the timeout.
-            return _run(run, start, quiet=quiet or not group.leads)
+        with folder.locked() if group.is_leader else nullcontext():
+            run, start = _set_up(settings, folder, group, base or Path(), resume=resume)
+            # No barrier at the end: the leader may translate for longer than the timeout.
+            return _run(run, start, quiet=quiet or not group.is_leader)
 
 
 def _set_up(
-    settings: Settings, folder: RunFolder, group: Group, beside: Path, *, resume: bool
+    settings: Settings, folder: RunFolder, group: Group, base: Path, *, resume: bool
 ) -> tuple[Run, int]:
-    """Everything that can go wrong for a reason a person can mend goes wrong here."""
-    rows, shares = settings.batch, settings.accumulate * group.size
-    if rows % shares:
+    """Check and build everything: what a user can fix fails here, before the first step."""
+    rows, shards = settings.batch, settings.accumulate * group.size
+    if rows % shards:
         raise OptionError(
-            f"batch must be a multiple of accumulate × processes = {shares}, found {rows}"
+            f"batch must be a multiple of accumulate × processes = {shards}, found {rows}"
         )
-    corpus = Corpus(settings, beside)
+    corpus = Corpus(settings, base)
     before = folder.steps()
     if before and not resume:
         raise FileError(
@@ -111,13 +116,13 @@ def _set_up(
         )
     newest = newest_checkpoint(folder)
     start = 0 if newest is None else check_resumed(newest, settings, corpus.digest)
-    tokens = corpus.learn_tokens(group) if newest is None else read_tokens(newest)
+    tokens = corpus.train_tokenizer(group) if newest is None else read_tokens(newest)
     task = corpus.task(tokens)
     torch.manual_seed(settings.seed)
     model = _make(settings, task)
-    if group.leads:
+    if group.is_leader:
         folder.check_space(expected_sizes(model), _new_checkpoints(settings, start, len(before)))
-    trained = spread(model, group, settings.parallel)
+    trained = parallelize(model, group, settings.parallel)
     optimizer = make_optimizer(model, settings.optimizer)
     if newest is not None:
         read_checkpoint(newest, model, optimizer, start)
@@ -126,11 +131,11 @@ def _set_up(
 
 
 def _new_checkpoints(settings: Settings, start: int, before: int) -> int:
-    """How many checkpoints the run may add to those before it, at any one time."""
+    """The most checkpoints that this run will hold at once, beyond those already there."""
     saved = range(start + 1, settings.steps + 1)
     count = settings.steps // settings.save_every - start // settings.save_every
     count += bool(saved and settings.steps % settings.save_every)
-    # One more than are kept: the oldest goes when the newest is whole.
+    # One more than are kept: the oldest is removed once the newest is complete.
     return max(min(count, settings.keep + 1 - before), min(count, 1))
 
 
@@ -142,22 +147,23 @@ def _make(settings: Settings, task: Task) -> Model:
     return model.train()
 
 
-def _run(run: Run, start: int, *, quiet: bool) -> Outcome:
+def _run(run: Run, start: int, *, quiet: bool) -> TrainingResult:
     settings, folder = run.settings, run.folder
     with _shown(settings.steps, start, quiet) as progress:
         parameters = sum(p.numel() for p in run.model.parameters())
         progress.say(
-            f"{parameters:,} parameters, {len(run.task.tokens):,} kinds of token, "
-            f"{run.task.size:,} tokens to learn from" + (f"; from step {start}" if start else "")
+            f"{parameters:,} parameters, {len(run.task.tokens):,} tokens in the vocabulary, "
+            f"{run.task.size:,} tokens to train on"
+            + (f"; resuming from step {start}" if start else "")
         )
-        log = Log(folder.path / "log.jsonl", after=start) if run.group.leads else None
+        log = Log(folder.path / "log.jsonl", after=start) if run.group.is_leader else None
         began = time.perf_counter()
         try:
             held_out = _steps(run, start, log, progress)
             seconds = time.perf_counter() - began
             scored = _finish(run, log, progress)
-            return Outcome(
-                folder.checkpoint(settings.steps), held_out, scored, seconds, run.group.leads
+            return TrainingResult(
+                folder.checkpoint(settings.steps), held_out, scored, seconds, run.group.is_leader
             )
         finally:
             if log is not None:
@@ -165,22 +171,22 @@ def _run(run: Run, start: int, *, quiet: bool) -> Outcome:
 
 
 def _steps(run: Run, start: int, log: Log | None, progress: Progress) -> HeldOut:
-    """Every step from `start` on; gives the last evaluation."""
+    """Run every step from `start` on; returns the last evaluation."""
     settings = run.settings
     losses: list[Tensor] = []
     tokens, since = 0, time.perf_counter()
-    # Evaluation follows the checkpoint: a run that is taken up there still has it before it.
+    # Evaluation follows the checkpoint: a run resumed there has not evaluated it yet.
     held_out = _evaluate(run, start, log, progress) if start and _due(start, settings) else None
     for step in range(start, settings.steps):
-        rate = rate_at(step, settings.steps, settings.optimizer)
+        rate = learning_rate_at(step, settings.steps, settings.optimizer)
         loss, predicted = _step(run, step, rate)
         losses.append(loss)
         tokens += predicted
         done = step + 1
         saves, evaluates = done % settings.save_every == 0, _due(done, settings)
         if saves or evaluates or done % settings.log_every == 0:
-            # Read out seldom: a loss that is asked for at each step is waited for at each step.
-            mean = mean_loss(run.group.add_up(torch.stack(losses)), done)
+            # Read rarely: reading the loss synchronises.
+            mean = mean_loss(run.group.all_reduce(torch.stack(losses)), done)
             speed = round(tokens / max(time.perf_counter() - since, 1e-9), 1)
             if log is not None:
                 log.write({"step": done, "loss": mean, "rate": rate, "tokens_per_second": speed})
@@ -199,38 +205,38 @@ def _due(step: int, settings: Settings) -> bool:
 
 
 def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
-    """One step; gives the share of the batch's mean loss that this process has, and its tokens."""
+    """One step: this process's part of the batch's mean loss, and the batch's token count."""
     settings, group, model = run.settings, run.group, run.trained
     batch = run.task.batch(settings.seed, step, settings.batch)
     if run.model.config.dropout:
         torch.manual_seed(generator_for(settings.seed, step, group.rank).initial_seed())
-    set_rate(run.optimizer, rate)
+    set_learning_rate(run.optimizer, rate)
     run.optimizer.zero_grad(set_to_none=True)
     total: Tensor | None = None
     for part in range(settings.accumulate):
-        share = batch.share(part * group.size + group.rank, settings.accumulate * group.size)
+        shard = batch.shard(part * group.size + group.rank, settings.accumulate * group.size)
         last = part + 1 == settings.accumulate
-        waits = isinstance(model, DistributedDataParallel) and not last
-        with cast("Any", model).no_sync() if waits else nullcontext():
+        deferred = isinstance(model, DistributedDataParallel) and not last
+        with cast("Any", model).no_sync() if deferred else nullcontext():
             with in_precision(settings.precision):
-                logits = model(**share.inputs)
-            loss = token_loss(logits, share, settings.optimizer.smoothing)
-            # The group averages gradients; the losses of its processes are to be added up.
+                logits = model(**shard.inputs)
+            loss = token_loss(logits, shard, settings.optimizer.label_smoothing)
+            # DDP and FSDP average gradients; our losses are parts of one mean, to be summed.
             (loss * group.size if group.size > 1 else loss).backward()
         loss = loss.detach()
         total = loss if total is None else total + loss
-    optimizer_step(run.optimizer, settings.optimizer.clip)
+    optimizer_step(run.optimizer, settings.optimizer.clip_norm)
     assert total is not None
     return total, batch.predicted
 
 
 def mean_loss(losses: Tensor, step: int) -> float:
-    """The mean of the losses up to a step; one that is not finite ends the run."""
+    """The mean of the losses up to a step; raises where it is not finite."""
     mean = losses.mean().item()
     if not math.isfinite(mean):
         raise LimelightError(
-            f"the loss became {mean} before step {step}: try a lower optimizer.rate or a longer "
-            "optimizer.warm_up; the last checkpoint is whole"
+            f"the loss became {mean} before step {step}: try a lower "
+            "optimizer.learning_rate or more optimizer.warmup_steps; the last checkpoint is whole"
         )
     return mean
 
@@ -264,11 +270,14 @@ def _finish(run: Run, log: Log | None, progress: Progress) -> Bleu | None:
     if log is None:
         return None
     if isinstance(run.task, TranslationTask):
-        # The model as it was written, which is what people will load.
-        written = load(run.folder.checkpoint(settings.steps))
-        assert isinstance(written, Transformer)
-        pairs, longest = run.task.kept_pairs, min(settings.data.longest, written.config.context - 1)
-        scored = bleu(written, pairs, max_tokens=longest)
+        # The model as saved, which is what people will load.
+        saved = load(run.folder.checkpoint(settings.steps))
+        assert isinstance(saved, Transformer)
+        pairs, max_tokens = (
+            run.task.held_out_pairs,
+            min(settings.data.max_tokens, saved.config.context - 1),
+        )
+        scored = bleu(saved, pairs, max_tokens=max_tokens)
         log.write({"step": settings.steps, "bleu": scored.score, "copying": scored.copying})
         progress.say(
             f"BLEU {scored.score:.1f} on {len(pairs)} pairs held out "

@@ -22,28 +22,28 @@ POOL = 64
 class TranslationTask:
     """Write the target of a source, token by token.
 
-    A pass over the pairs shuffles them, sorts each pool by length, cuts the batches and shuffles
-    those. The few pairs that fill no batch have their turn in another pass.
+    An epoch shuffles the pairs, sorts each pool by length, cuts batches and shuffles those. The few
+    pairs that fill no batch come up in another epoch.
     """
 
     def __init__(
-        self, tokens: Tokens, learned: Sequence[Pair], kept: Sequence[Pair], longest: int
+        self, tokens: Tokens, train: Sequence[Pair], held_out: Sequence[Pair], max_tokens: int
     ) -> None:
         self.tokens = tokens
-        self._learned = [ids for _, ids in _within(tokens, learned, longest)]
-        rest = _within(tokens, kept, longest)
-        self.kept_pairs = [pair for pair, _ in rest]
+        self._train = [ids for _, ids in _within(tokens, train, max_tokens)]
+        rest = _within(tokens, held_out, max_tokens)
+        self.held_out_pairs = [pair for pair, _ in rest]
         """the pairs held out, as text"""
-        self._kept = [ids for _, ids in rest]
-        self._pass: tuple[tuple[int, int, int], list[list[int]]] | None = None
-        if not self._learned:
+        self._held_out = [ids for _, ids in rest]
+        self._epoch: tuple[tuple[int, int, int], list[list[int]]] | None = None
+        if not self._train:
             raise OptionError(
-                f"data: none of {len(learned)} pairs is within data.longest = {longest} tokens"
+                f"data: none of {len(train)} pairs is within data.max_tokens = {max_tokens} tokens"
             )
-        if not self._kept:
+        if not self._held_out:
             raise OptionError(
-                f"data.held_out leaves {len(kept)} pairs, none within data.longest = {longest} "
-                "tokens, expected at least 1 to evaluate on"
+                f"data.held_out leaves {len(held_out)} pairs, none within data.max_tokens = "
+                f"{max_tokens} tokens, expected at least 1 to evaluate on"
             )
 
     @staticmethod
@@ -55,39 +55,39 @@ class TranslationTask:
 
     @property
     def size(self) -> int:
-        return sum(len(target) for _, target in self._learned)
+        return sum(len(target) for _, target in self._train)
 
     def batch(self, seed: int, step: int, rows: int) -> Batch:
-        batches = len(self._learned) // rows
+        batches = len(self._train) // rows
         if not batches:
             raise OptionError(
-                f"batch is {rows}, expected at most {len(self._learned)}, the pairs to learn from"
+                f"batch is {rows}, expected at most {len(self._train)}, the pairs to learn from"
             )
-        epoch, place = divmod(step, batches)
-        return self._made([self._learned[i] for i in self._batches(seed, epoch, rows)[place]])
+        epoch, index = divmod(step, batches)
+        return self._batch([self._train[i] for i in self._batches(seed, epoch, rows)[index]])
 
     def held_out(self, rows: int) -> Iterator[Batch]:
-        near = sorted(self._kept, key=lambda ids: len(ids[0]))
-        for at in range(0, len(near), rows):
-            yield self._made(near[at : at + rows])
+        by_length = sorted(self._held_out, key=lambda ids: len(ids[0]))
+        for at in range(0, len(by_length), rows):
+            yield self._batch(by_length[at : at + rows])
 
     def _batches(self, seed: int, epoch: int, rows: int) -> list[list[int]]:
         key = (seed, epoch, rows)
-        if self._pass is None or self._pass[0] != key:
+        if self._epoch is None or self._epoch[0] != key:
             generator = generator_for(seed, epoch)
-            order: list[int] = torch.randperm(len(self._learned), generator=generator).tolist()
+            order: list[int] = torch.randperm(len(self._train), generator=generator).tolist()
             batches: list[list[int]] = []
             for start in range(0, len(order), rows * POOL):
                 pool = sorted(order[start : start + rows * POOL], key=self._length)
                 batches += [pool[at : at + rows] for at in range(0, len(pool) - rows + 1, rows)]
-            turns: list[int] = torch.randperm(len(batches), generator=generator).tolist()
-            self._pass = key, [batches[turn] for turn in turns]
-        return self._pass[1]
+            order: list[int] = torch.randperm(len(batches), generator=generator).tolist()
+            self._epoch = key, [batches[place] for place in order]
+        return self._epoch[1]
 
     def _length(self, place: int) -> int:
-        return len(self._learned[place][0])
+        return len(self._train[place][0])
 
-    def _made(self, rows: Sequence[Ids]) -> Batch:
+    def _batch(self, rows: Sequence[Ids]) -> Batch:
         begin = self.tokens.begin
         assert begin is not None  # with_ends gave it one
         lengths = [len(source) for source, _ in rows]
@@ -103,12 +103,12 @@ class TranslationTask:
         return Batch(inputs, torch.tensor(targets), sum(len(ids) for _, ids in rows))
 
 
-def _within(tokens: Tokens, pairs: Sequence[Pair], longest: int) -> list[tuple[Pair, Ids]]:
-    """The pairs that have at most `longest` tokens on either side, with their tokens."""
+def _within(tokens: Tokens, pairs: Sequence[Pair], max_tokens: int) -> list[tuple[Pair, Ids]]:
+    """The pairs that have at most `max_tokens` tokens on either side, with their tokens."""
     sources = tokens.ids_of([source for source, _ in pairs])
     targets = tokens.ids_of([target for _, target in pairs])
     return [
         (pair, (source, target))
         for pair, source, target in zip(pairs, sources, targets, strict=True)
-        if max(len(source), len(target)) <= longest
+        if max(len(source), len(target)) <= max_tokens
     ]

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar with the loss and the speed, and a line an evaluation."""
+"""Progress of a run on the terminal: a bar with loss and speed, and a line per evaluation."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Progress(Protocol):
-    """Told what happens."""
+    """Receives what happens in a run."""
 
     def stepped(self, step: int, loss: float, speed: float) -> None:
-        """So far it got, with this loss and so many tokens a second."""
+        """A step is done; `speed` in tokens per second."""
         ...
 
     def say(self, text: str) -> None:
-        """Something that should stay on the screen."""
+        """A line to keep on the screen."""
         ...
 
 
 class Silent:
-    """Says nothing: the processes that do not lead, and callers from Python."""
+    """Shows nothing: for processes other than the leader, and for callers from Python."""
 
     def stepped(self, step: int, loss: float, speed: float) -> None:
         pass
@@ -46,7 +46,7 @@ class _Bar:
 
 @contextmanager
 def shown(steps: int, start: int) -> Generator[Progress]:
-    """A progress bar on the terminal; without one, only what is said is printed."""
+    """A progress bar on the terminal; without a terminal, only lines are printed."""
     from rich import progress
 
     columns = (

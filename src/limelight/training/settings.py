@@ -15,7 +15,7 @@
     layers = 4
 
     [optimizer]
-    rate = 1e-3
+    learning_rate = 1e-3
 
 Every setting is a field below; whatever is not one is refused by name.
 """
@@ -60,8 +60,8 @@ class DataSettings:
     pairs: tuple[str, ...] = ()
     """.tsv (source, tab, target), .po or .mo files, for an encoder–decoder"""
     held_out: float = 0.1
-    """the share kept for evaluation: the end of a text, or pairs drawn at random"""
-    longest: int = 64
+    """the fraction held out for evaluation: the end of a text, or pairs drawn at random"""
+    max_tokens: int = 64
     """pairs with more tokens than this on either side are left out"""
     skip: str = ""
     """pairs with any of these signs are left out: placeholders and markup are only copied"""
@@ -71,12 +71,12 @@ class DataSettings:
             raise OptionError("[data] needs exactly one of text and pairs")
         # Without anything held out a run could not say how well it does.
         check_number("data.held_out", self.held_out, "above 0, at most 0.9", above=0.0, high=0.9)
-        _at_least("data.longest", self.longest, 2)
+        _at_least("data.max_tokens", self.max_tokens, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSettings:
-    """How text is cut into tokens."""
+    """How text is tokenized."""
 
     kind: TokenKind = "characters"
     size: int = 4096
@@ -88,30 +88,30 @@ class TokenSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """AdamW; its rate rises over the warm-up, then falls along a cosine to the last rate."""
+    """AdamW with linear warm-up and cosine decay of the learning rate."""
 
-    rate: float = 1e-3
-    last_rate: float = 1e-4
-    warm_up: int = 100
-    """steps over which the rate rises from 0"""
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-4
+    warmup_steps: int = 100
+    """steps over which the learning rate rises from 0"""
     beta1: float = 0.9
     beta2: float = 0.99
     weight_decay: float = 0.1
     """of matrices only; gains and biases do not decay"""
-    clip: float = 1.0
-    """the gradient is scaled down to this norm when it is larger; 0 leaves it as it is"""
-    smoothing: float = 0.0
-    """label smoothing: the share of each target spread over the whole vocabulary"""
+    clip_norm: float = 1.0
+    """the largest norm of the gradient; 0: no clipping"""
+    label_smoothing: float = 0.0
+    """the fraction of each target spread over the whole vocabulary"""
 
     def __post_init__(self) -> None:
-        _between("optimizer.rate", self.rate, 1e-12, 10.0)
-        _between("optimizer.last_rate", self.last_rate, 0.0, self.rate)
-        _at_least("optimizer.warm_up", self.warm_up, 0)
+        _between("optimizer.learning_rate", self.learning_rate, 1e-12, 10.0)
+        _between("optimizer.final_learning_rate", self.final_learning_rate, 0.0, self.learning_rate)
+        _at_least("optimizer.warmup_steps", self.warmup_steps, 0)
         _between("optimizer.beta1", self.beta1, 0.0, 0.999999)
         _between("optimizer.beta2", self.beta2, 0.0, 0.999999)
         _between("optimizer.weight_decay", self.weight_decay, 0.0, 10.0)
-        _between("optimizer.clip", self.clip, 0.0, 1e9)
-        _between("optimizer.smoothing", self.smoothing, 0.0, 0.9)
+        _between("optimizer.clip_norm", self.clip_norm, 0.0, 1e9)
+        _between("optimizer.label_smoothing", self.label_smoothing, 0.0, 0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class Settings:
     """
 
     folder: str
-    """where checkpoints, the log and the loss curve go"""
+    """for checkpoints, the log and the loss curve"""
     steps: int
     batch: int
     """texts or pairs in a step, over all processes together"""
@@ -136,18 +136,18 @@ class Settings:
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     seed: int = 0
     accumulate: int = 1
-    """parts that a process's share of a batch is run in, one after the other"""
+    """micro-batches that a process splits its part of a batch into (gradient accumulation)"""
     precision: Precision = "float32"
     """bfloat16 runs the matrix products in it (autocast); weights stay float32"""
     parallel: Parallel = "ddp"
-    """under torchrun: every process a whole model (ddp), or a share of each layer (fsdp)"""
+    """under torchrun: a full replica in every process (ddp), or shards of each block (fsdp)"""
     evaluate_every: int = 500
     save_every: int = 500
     log_every: int = 10
     keep: int = 2
     """checkpoints kept, the newest"""
     timeout: float = 300.0
-    """seconds that a process of several waits for the others before it gives up"""
+    """seconds that a process waits for the others before it fails"""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "evaluate_every", "save_every", "log_every"):

@@ -15,13 +15,13 @@ Pair = tuple[str, str]
 """A source text and its translation."""
 
 
-def find(sources: Sequence[str], beside: Path) -> list[Path]:
+def find(sources: Sequence[str], base: Path) -> list[Path]:
     """The files that sources name, each once, in order; one that names nothing is an error.
 
     Args:
         sources: a path, a pattern such as `corpus/*.txt`, or `package:NAME:PATTERN` for files of an
             installed package, whose pattern is matched against the paths it was installed under.
-        beside: the folder that relative paths start from.
+        base: the folder that relative paths start from.
     """
     paths: dict[Path, None] = {}
     for source in sources:
@@ -29,12 +29,12 @@ def find(sources: Sequence[str], beside: Path) -> list[Path]:
             files = _of_package(source)
         elif any(sign in source for sign in "*?["):
             anchor = Path(source).anchor
-            files = sorted((Path(anchor) if anchor else beside).glob(source[len(anchor) :]))
+            files = sorted((Path(anchor) if anchor else base).glob(source[len(anchor) :]))
         else:
-            files = [beside / source]
+            files = [base / source]
         files = [file for file in files if file.is_file()]
         if not files:
-            raise FileError(f"data: nothing found for {source!r} (relative to {beside})")
+            raise FileError(f"data: nothing found for {source!r} (relative to {base})")
         paths.update(dict.fromkeys(files))
     return list(paths)
 

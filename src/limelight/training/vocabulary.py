@@ -1,4 +1,4 @@
-"""A tokenizer for the text at hand: characters, or byte-pair encoding learned from it."""
+"""A tokenizer for a corpus: characters, or byte-pair encoding trained on it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from limelight.training.settings import TokenSettings
 BEGIN, END = "<begin>", "<end>"
 
 
-def make_tokens(settings: TokenSettings, texts: Iterable[str], *, paired: bool) -> Tokens:
-    """A tokenizer learned from `texts`.
+def train_tokens(settings: TokenSettings, texts: Iterable[str], *, paired: bool) -> Tokens:
+    """A tokenizer trained on `texts`.
 
     For pairs every encoded text closes with an end token, and a begin token opens what is written.
 
     Args:
         settings: its kind, and its size at most.
-        texts: what it is learned from; evaluation text is not to be among them.
+        texts: the training text; held-out text must not be among them.
         paired: whether the texts are sentences of pairs rather than running text.
 
-    >>> tokens = make_tokens(TokenSettings(), ["abc"], paired=True)
+    >>> tokens = train_tokens(TokenSettings(), ["abc"], paired=True)
     >>> [tokens.piece(token) for token in tokens.encode("cab").ids]
     ['c', 'a', 'b', '<end>']
     """
     if settings.kind == "characters":
-        made = Tokens.characters("".join(sorted(set().union(*texts))))
+        tokens = Tokens.characters("".join(sorted(set().union(*texts))))
     else:
-        made = _byte_pairs(settings.size, texts, paired=paired)
-    return with_ends(made) if paired else made
+        tokens = _byte_pairs(settings.size, texts, paired=paired)
+    return with_ends(tokens) if paired else tokens
 
 
 def with_ends(tokens: Tokens) -> Tokens:
@@ -61,14 +61,14 @@ def _byte_pairs(size: int, texts: Iterable[str], *, paired: bool) -> Tokens:
         min_frequency=2,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_some(texts), trainer)
+    tokenizer.train_from_iterator(_not_empty(texts), trainer)
     return Tokens(tokenizer)
 
 
-def _some(texts: Iterable[str]) -> Iterator[str]:
+def _not_empty(texts: Iterable[str]) -> Iterator[str]:
     empty = True
     for text in texts:
         empty = False
         yield text
     if empty:
-        raise OptionError("data: there is no text to learn a vocabulary from")
+        raise OptionError("data: there is no text to train a tokenizer on")
