@@ -37,14 +37,25 @@ fuzz: .venv/dev .venv/built
 soak: .venv/dev .venv/built .venv/vision .venv/browser node_modules/.package-lock.json
 	$(PYTEST) -m soak
 
+# Independent checks, two at a time, the longest first; each prints its output whole, and all of them run even if one fails.
+CHECKS := check-types check-javascript check-python check-cpp check-workflows
 check: .venv/dev .venv/built node_modules/.package-lock.json
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(CSRC))
-	$(BIN)/lint-imports --no-cache
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(CHECKS)
+
+.PHONY: $(CHECKS)
+check-types:
 	$(BIN)/pyright
+check-javascript:
 	node_modules/.bin/biome lint --error-on-warnings
 	node_modules/.bin/tsc --project jsconfig.json
+check-python:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
+check-cpp:
+	@echo clang-format csrc
+	@$(BIN)/clang-format --dry-run --Werror $(filter csrc/%,$(CSRC))
+check-workflows:
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
 # The site, into site/: strict, and nothing in it is fetched from elsewhere.
