@@ -35,14 +35,19 @@ KINDS = {
     ),
     "waves": ll.Config(kind="encoder", **SIZES, positions="sinusoidal", embedding="scaled_normed"),
     "electra": ll.Config.bert(**SIZES, embedding_width=8),
+    "late": ll.Config(kind="encoder", **SIZES, order="late"),
+    "slices": ll.Config(kind="encoder", **SIZES, heads_see="slice"),
+    "low-rank values": ll.Config.llama(**SIZES, kv_heads=2, value_rank=3),
 }
+AFTER = ("bert", "electra", "late")
+"""those that normalise after each layer only"""
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_parts_add_up_to_the_score_and_to_what_was_written(kind: str) -> None:
     model = small(KINDS[kind])
     rec = ll.look("abcdefgh", model)
-    exact = kind not in ("bert", "electra")
+    exact = kind not in AFTER
     for layer in range(3):
         for head in range(4):
             score = ll.why(rec, layer, head, 6, 2, model=model)
@@ -87,12 +92,51 @@ def test_what_a_head_of_minilm_wrote(tmp_path: Path) -> None:
     assert json.loads(found.to_json())["query"] == "it"
 
 
-def test_what_cannot_be_taken_apart_is_said() -> None:
-    model = small(ll.Config(kind="encoder", **SIZES, order="late"))
+def test_the_parts_of_a_late_block_are_those_of_the_block_before() -> None:
+    """Nothing goes around its attention: heads, output bias and feed-forward are all there is."""
+    model = small(KINDS["late"])
+    found = ll.why(ll.look("abcdefgh", model), 2, 0, 6, 2, model=model)
+    heads = {f"head 1·{head}" for head in range(4)}
+    assert set(found.sources) == {*heads, "output bias 1", "ffn 1", "ffn norm bias", "bias"}
+    assert "the parts of layer 1 only" in found.reach
+
+
+@pytest.mark.parametrize("tokenizer", [True, False])
+def test_a_recording_of_token_ids_is_split_as_well(tokenizer: bool) -> None:
+    """Ids that no text is encoded as: a special token in the middle, or no tokenizer at all."""
+    model = small(KINDS["llama"])
+    known = model.tokens
+    assert known is not None
+    ids = [*known.encode("abc").ids, *sorted(known.special)[:1], *known.encode("fed").ids]
+    if not tokenizer:
+        model.tokens = None
+    rec = ll.look(torch.tensor(ids), model)
+    found = ll.why(rec, 2, 1, 5, 2, model=model)
+    assert float(found.parts.sum()) == pytest.approx(found.score, abs=1e-4, rel=1e-4)
+    weight = torch.exp(torch.tensor(found.score) - rec.seen(2).lse[0, 1, 5])
+    assert float(weight) == pytest.approx(float(rec.weights(2, 1)[5, 2]), abs=1e-5)
+    assert found.query == rec.tokens[5].text
+
+
+@pytest.mark.parametrize("ask", [lambda *a, **o: ll.why(*a, 2, **o), ll.wrote])
+def test_what_cannot_be_split_is_said(ask: Any) -> None:
+    model = small(KINDS["bert"])
     rec = ll.look("abcdefgh", model)
-    for ask in (lambda: ll.why(rec, 0, 0, 1, 2, model=model), lambda: ll.wrote(rec, 0, 0, 1)):
-        with pytest.raises(ll.LimelightError, match=r"blocks of order|no such file"):
-            ask()
+    strange = small(KINDS["bert"])
+    strange.tokens = None
+    for given, said in (
+        (small(KINDS["late"]), "does not attend to this text as recorded"),
+        (strange, "tokens of the recording are not those of"),
+        (small(ll.Config.bert(**SIZES | {"context": 4})), "texts of up to 4 tokens"),
+        (torch.nn.Linear(2, 2), "found a Linear"),
+    ):
+        with pytest.raises(ll.LimelightError, match=said):
+            ask(rec, 0, 0, 1, model=given)
+    with ll.cutting(model, [ll.Link(0, 0, 1, 3)]):
+        cut = ll.look("abcdefgh", model)
+        ask(cut, 0, 0, 1, model=model)
+    with pytest.raises(ll.LimelightError, match="links cut"):
+        ask(cut, 0, 0, 1, model=model)
 
 
 def test_the_score_is_the_one_behind_the_weight() -> None:

@@ -35,7 +35,6 @@ def why(
     from limelight.files import check_writable
     from limelight.insight.head_output import HeadOutput
     from limelight.insight.head_output import wrote as split_output
-    from limelight.insight.residual import model_of
     from limelight.insight.why import why as split_score
     from limelight.models.loading.pretrained import load
     from limelight.seeing.look import look
@@ -44,12 +43,11 @@ def why(
         check_writable(save)
     loaded = load(model)
     rec = look(text, loaded)
-    whole = model_of(rec, loaded)
     asks = _pick(query)
     if key is None:
-        result = split_output(rec, layer, head, asks, model=whole)
+        result = split_output(rec, layer, head, asks, model=loaded)
     else:
-        result = split_score(rec, layer, head, asks, _pick(key), model=whole)
+        result = split_score(rec, layer, head, asks, _pick(key), model=loaded)
     tables = [result.table()]
     if isinstance(result, HeadOutput):
         tables.append(result.direction_table())

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from limelight.insight.residual import ResidualDecomposition, model_of
+from limelight.insight.residual import decompose
 from limelight.insight.result import Result
 from limelight.insight.table import Table
-from limelight.labels import fit, visible
-from limelight.models.decoder import Decoder
-from limelight.models.encoder import Encoder
+from limelight.labels import visible
 from limelight.seeing.recording.picks import Pick
 from limelight.seeing.recording.recording import Recording
 
@@ -97,27 +95,18 @@ class HeadOutput(Result):
         return Table(("direction", "gain", "written", "by"), rows, "Through which value directions")
 
     def figure(self) -> Figure:
-        from limelight.plotting import fonts_for, new_figure
+        """Tokens down, sources of their values across."""
+        from limelight.insight.parts_figure import Axis, draw_parts, largest
 
-        keep = self.parts.abs().sum(0)
-        order = sorted(keep.topk(min(24, len(keep))).indices.tolist())
-        rows = sorted(self.norms.topk(min(40, len(self.norms))).indices.tolist())
-        names = [fit(visible(self.tokens[j]), 14).strip() or "·" for j in rows]
-        shown = self.parts[rows][:, order]
-        figure = new_figure(0.3 * len(order) + 3, 0.26 * len(rows) + 2.4)
-        axes = figure.add_subplot()
-        limit = max(float(shown.abs().max()), 1e-12)
-        image = axes.imshow(shown.numpy(), cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto")
-        axes.set_xticks(
-            range(len(order)), [self.sources[at] for at in order], rotation=90, fontsize=7
+        query = visible(self.query, 20)
+        return draw_parts(
+            self.parts,
+            Axis("token", self.tokens, largest(self.norms, 40)),
+            Axis("source of its value", self.sources, largest(self.parts.abs().sum(0), 24)),
+            f'layer {self.layer} head {self.head}: what it wrote into "{query}" '
+            f"(length {self.size:.2f})",
+            "length along what was written",
         )
-        axes.set_yticks(
-            range(len(rows)), names, fontsize=7, parse_math=False, fontfamily=fonts_for(names)
-        )
-        axes.set_xlabel("source of the value")
-        axes.set_ylabel(f'from the token, into "{visible(self.query, 20)}"', parse_math=False)
-        figure.colorbar(image, ax=axes, fraction=0.04).set_label("length along what was written")
-        return figure
 
     def values(self) -> dict[str, Any]:
         names = (
@@ -133,7 +122,7 @@ def wrote(
     head: int,
     query: Pick,
     *,
-    model: Encoder | Decoder | None = None,
+    model: nn.Module | None = None,
 ) -> HeadOutput:
     """Split what a head wrote into a token by source tokens, and by where their values came from.
 
@@ -143,7 +132,7 @@ def wrote(
     before each layer; of those that normalise after it the parts of the block before.
 
     Args:
-        rec: a recording by one of our models.
+        rec: a recording by an encoder or decoder of ours, of a text or of token ids.
         layer: counted from 0.
         head: counted from 0.
         query: the token that is written into.
@@ -157,14 +146,16 @@ def wrote(
     >>> abs(float(found.parts.sum()) - found.size) < 1e-4
     True
     """
-    run = ResidualDecomposition(model_of(rec, model), rec.text, layer, head)
+    run = decompose(rec, layer, head, model)
     i = run.place(query)
-    weights, way_out = run.weights(i), run.way_out()
-    written = way_out @ run.output(i)
-    along = way_out.T @ (written / written.norm().clamp(min=1e-30))
-    output, gains, _ = torch.linalg.svd(way_out @ run.value_map(), full_matrices=False)
-    rank = way_out.shape[1]
-    output, gains = output[:, :rank], gains[:rank]
+    weights, output_map = run.weights(i), run.output_map()
+    written = output_map @ run.output(i)
+    along = output_map.T @ (written / written.norm().clamp(min=1e-30))
+    # by way of W_o = basis · rest, directions span all that the head can write, its bias included
+    basis, rest = torch.linalg.qr(output_map)
+    turns, gains, _ = torch.linalg.svd(rest @ run.value_map(), full_matrices=True)
+    output = basis @ turns
+    gains = nn.functional.pad(gains, (0, output.shape[1] - len(gains)))
     names: tuple[str, ...] = ()
     reach = ""
     shares: list[Tensor] = []
@@ -174,7 +165,7 @@ def wrote(
         parts, reach = run.parts(places)
         names = (*parts, "bias")
         values = weights[places, None] * run.values(parts)  # s p e
-        added = values.sum(0) @ way_out.T
+        added = values.sum(0) @ output_map.T
         shares.append((values @ along).T)
         norms.append(added.norm(dim=-1))
         directions.append(added @ output)
@@ -182,11 +173,11 @@ def wrote(
     order = coordinates.sum(0).abs().argsort(descending=True, stable=True)
     return HeadOutput(
         text=rec.text,
-        model=run.runner.name,
+        model=rec.model or run.runner.name,
         layer=layer,
         head=head,
-        query=run.runner.tokens[i].text,
-        tokens=tuple(token.text for token in run.runner.tokens),
+        query=run.tokens[i].text,
+        tokens=tuple(token.text for token in run.tokens),
         written=written,
         weights=weights,
         norms=torch.cat(norms),

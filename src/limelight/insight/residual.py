@@ -7,6 +7,7 @@ parts that add up before it add up after it.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,43 +21,101 @@ from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import load
 from limelight.ops.calls import AttentionCall, intercept
+from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picks import Pick, find_tokens
 from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.tokens import Token, place_tokens
+from limelight.seeing.steps.flow import Map, input_maps
 
 Parts = dict[str, Tensor]
 """what the vectors of some tokens are the sum of: p m each, by source"""
 
+_LSE_TOLERANCE = 0.02
+"""How far the log-sum-exp of a row may be from the recorded one: half precision and no more."""
+
 ALL_SOURCES = "all sources, exact with the scale of norms held fixed"
 
 
-def model_of(rec: Recording, model: nn.Module | None) -> Encoder | Decoder:
-    """The model of a recording, loaded by its name unless given."""
+def decompose(
+    rec: Recording, layer: int, head: int, model: nn.Module | None
+) -> ResidualDecomposition:
+    """Run the model of a recording on its text again, ready to be taken apart at one head.
+
+    Args:
+        rec: a recording by an encoder or decoder of ours.
+        layer: counted from 0.
+        head: counted from 0.
+        model: the model of the recording; loaded by its name unless given.
+    """
     loaded = load(rec.model) if model is None else model
     if not isinstance(loaded, Encoder | Decoder):
-        raise UnavailableError("sources are told apart in encoders and decoders of ours")
-    return loaded
+        raise UnavailableError(
+            "scores are split in encoders and decoders of ours, found a "
+            f"{type(loaded).__name__}: ll.load reads most Hugging Face models as one of them"
+        )
+    if rec.queries is not rec.tokens:
+        raise UnavailableError("scores are split within one text, found a recording of two")
+    run = ResidualDecomposition(loaded, token_ids(rec, loaded), rec.tokens, layer, head)
+    if layer in rec.layer_numbers and head in rec.head_numbers:
+        recorded = rec.seen(layer).lse[0, rec.head_position(head)].cpu().double()
+        if not torch.allclose(run.log_sum_exp(), recorded, atol=_LSE_TOLERANCE, rtol=1e-3):
+            raise UnavailableError(
+                f"{rec.model or 'this model'} does not attend to this text as recorded: the "
+                "recording is of another model, or of one that was changed or had links cut"
+            )
+    return run
+
+
+def token_ids(rec: Recording, model: Encoder | Decoder) -> Tensor:
+    """The ids that a recording's tokens stand for, whether it was made from a text or from ids.
+
+    A text is encoded again. Ids that no text is encoded as are named by the tokenizer's pieces, or,
+    without a tokenizer, by the ids themselves: both lead back.
+    """
+    names, known = [token.text for token in rec.tokens], model.tokens
+    if len(names) > model.config.context:
+        raise UnavailableError(
+            f"scores are split in texts of up to {model.config.context:,} tokens, which "
+            f"{model.name or 'this model'} reads at once, found {len(names):,}"
+        )
+    if known is None:
+        found = [int(name) if name.isdecimal() else None for name in names]
+    else:
+        encoded = known.encode(rec.text, limit=model.config.context)
+        special = [token in known.special for token in encoded.ids]
+        if place_tokens(rec.text, encoded.spans, encoded.pieces, special) == rec.tokens:
+            return torch.tensor(encoded.ids)
+        found = [known.tokenizer.token_to_id(name) for name in names]
+    ids = [token for token in found if token is not None and token < model.config.vocabulary]
+    if len(ids) < len(names):
+        raise UnavailableError(
+            f"the tokens of the recording are not those of {model.name or 'this model'}: give the "
+            "model that it was made with"
+        )
+    return torch.tensor(ids)
 
 
 class ResidualDecomposition:
     """One pass of a model over a text, with what every layer took in and gave out."""
 
-    def __init__(self, model: Encoder | Decoder, text: str, layer: int, head: int) -> None:
+    def __init__(
+        self,
+        model: Encoder | Decoder,
+        ids: Tensor,
+        tokens: tuple[Token, ...],
+        layer: int,
+        head: int,
+    ) -> None:
         blocks: list[Any] = list(model.stack.blocks)
         if not 0 <= layer < len(blocks) or not 0 <= head < model.config.heads:
             raise OptionError(
                 f"layer and head must be below {len(blocks)} and {model.config.heads}, "
                 f"found {layer} and {head}"
             )
-        attention = blocks[layer].attention
-        plain = isinstance(attention.inputs, nn.Linear) and attention.value_rank is None
-        if blocks[layer].order == "late" or not plain:
-            raise UnavailableError(
-                "sources are told apart in blocks of order 'pre', 'sandwich' or 'post' whose "
-                "heads see all of the input and whose value map has full rank"
-            )
-        self.model, self.runner = model, runner_for(model, text)
-        self.layer, self.head, self.attention = layer, head, attention
+        self.model, self.runner, self.tokens = model, runner_for(model, ids), tokens
+        self.layer, self.head, self.attention = layer, head, blocks[layer].attention
+        self._maps = input_maps(self.attention)
         self._blocks = blocks
         self._calls: list[AttentionCall] = []
         self._heads: list[Tensor] = []
@@ -91,7 +150,7 @@ class ResidualDecomposition:
 
     def place(self, pick: Pick) -> int:
         """The token that a pick names; of a word its last."""
-        return find_tokens(pick, self.runner.tokens)[-1]
+        return find_tokens(pick, self.tokens)[-1]
 
     @property
     def scale(self) -> float:
@@ -110,10 +169,17 @@ class ResidualDecomposition:
         """The key/value head that this query head reads."""
         return self.head // (self.attention.heads // self.attention.kv_heads)
 
+    @cached_property
+    def _seen(self) -> Seen:
+        return self._calls[self.layer].attend(lens=Lens())[1]
+
+    def log_sum_exp(self) -> Tensor:
+        """Of the scores of every query: n."""
+        return self._seen.lse[0, self.head].cpu().double()
+
     def weights(self, i: int) -> Tensor:
         """What a query pays to every key: n."""
-        _, seen = self._calls[self.layer].attend(lens=Lens())
-        return seen.rows([i])[0, self.head, 0].double()
+        return self._seen.rows([i])[0, self.head, 0].double()
 
     def output(self, i: int) -> Tensor:
         """What the head gave for a query, before W_o: e."""
@@ -122,7 +188,7 @@ class ResidualDecomposition:
     def parts(self, places: Tensor) -> tuple[Parts, str]:
         """What enters the layer's projections for some tokens, by source; and how far back."""
         layer, block = self.layer, self._blocks[self.layer]
-        if block.order == "post":
+        if block.order in ("post", "late"):
             return self._after_norms(places)
         parts = self._embedded(places)
         for number in range(layer):
@@ -132,15 +198,16 @@ class ResidualDecomposition:
         return _normed(parts, whole, block.attention_norm, "norm bias"), ALL_SOURCES
 
     def _after_norms(self, places: Tensor) -> tuple[Parts, str]:
-        """Of a model that normalises after each layer: the parts of the layer before."""
+        """Of a model that normalises after each layer: the parts of the block before."""
         if self.layer == 0:
             return self._embedded(places), ALL_SOURCES
         number = self.layer - 1
         before = self._blocks[number]
-        entered = self._entries[number][places].double()
-        parts = {f"before layer {number}": entered} | self._attended(number, places)
-        whole = torch.stack(list(parts.values())).sum(0)
-        parts = _normed(parts, whole, before.attention_norm, "attention norm bias")
+        parts = self._attended(number, places)
+        if before.order == "post":
+            entered = self._entries[number][places].double()
+            parts = {f"before layer {number}": entered} | parts
+            parts = _normed(parts, _whole(parts), before.attention_norm, "attention norm bias")
         parts |= self._fed_forward(number, places)
         whole = (self._between[number] + self._fed[number])[places].double()
         parts = _normed(parts, whole, before.feedforward_norm, "ffn norm bias")
@@ -161,8 +228,7 @@ class ResidualDecomposition:
             segment = embedding.segments.weight[0].double().detach()
             parts["segment"] = segment.expand_as(token)
         if embedding.norm is not None:
-            whole = torch.stack(list(parts.values())).sum(0)
-            parts = _normed(parts, whole, embedding.norm, "embedding norm bias")
+            parts = _normed(parts, _whole(parts), embedding.norm, "embedding norm bias")
         if embedding.up is not None:
             up, bias = embedding.up.weight.double().detach(), embedding.up.bias
             parts = {name: part @ up.T for name, part in parts.items()}
@@ -173,17 +239,17 @@ class ResidualDecomposition:
     def _attended(self, number: int, places: Tensor) -> Parts:
         """What each head of a layer added."""
         block = self._blocks[number]
-        heads, output = self._heads[number][:, places].double(), block.attention.output
-        weight = output.weight.double().detach().unflatten(1, (len(heads), -1))
+        heads = self._heads[number][:, places].double()
+        weight = _output_weight(block.attention).unflatten(1, (len(heads), -1))
         added = torch.einsum("hne,mhe->hnm", heads, weight)
         parts: Parts = {f"head {number}·{head}": part for head, part in enumerate(added)}
-        if output.bias is not None:
+        output = block.attention.output
+        if output is not None and output.bias is not None:
             bias = output.bias.double().detach()
             parts[f"output bias {number}"] = bias.expand_as(added[0])
         if block.attention_out_norm is not None:
-            whole = torch.stack(list(parts.values())).sum(0)
             name = f"attention norm bias {number}"
-            parts = _normed(parts, whole, block.attention_out_norm, name)
+            parts = _normed(parts, _whole(parts), block.attention_out_norm, name)
         return parts
 
     def _fed_forward(self, number: int, places: Tensor) -> Parts:
@@ -196,48 +262,39 @@ class ResidualDecomposition:
         return parts
 
     def queries(self, parts: Parts, places: Tensor) -> Tensor:
-        """The query's side of every part, the bias last: s p d."""
-        first = self.head * self.attention.head_size
-        return self._turned(self._rows(parts, first), self.attention.query_norm, places)
+        """The query of every part, the bias last: s p d."""
+        side = self._projected(parts, self._maps[0].of_head(self.head))
+        return self._positioned(side, self.attention.query_norm, places)
 
     def keys(self, parts: Parts, places: Tensor) -> Tensor:
-        """The key's side of every part, the bias last: s p d."""
-        first = (self.attention.heads + self.group) * self.attention.head_size
-        return self._turned(self._rows(parts, first), self.attention.key_norm, places)
+        """The key of every part, the bias last: s p d."""
+        side = self._projected(parts, self._maps[1].of_head(self.group))
+        return self._positioned(side, self.attention.key_norm, places)
 
     def values(self, parts: Parts) -> Tensor:
         """The value of every part, the bias last: s p e."""
-        layer = self.attention
-        first = (layer.heads + layer.kv_heads) * layer.head_size + self.group * layer.value_size
-        return self._rows(parts, first, layer.value_size)
+        return self._projected(parts, self._maps[2].of_head(self.group))
 
-    def way_out(self) -> Tensor:
+    def output_map(self) -> Tensor:
         """The head's columns of W_o: m e; without one the head's place among the channels."""
-        size, output = self.attention.value_size, self.attention.output
-        first = self.head * size
-        if output is None:
-            whole = torch.eye(self.attention.heads * size, dtype=torch.float64)
-        else:
-            whole = output.weight.double().detach()
-        return whole[:, first : first + size]
+        size = self.attention.value_size
+        return _output_weight(self.attention)[:, self.head * size : (self.head + 1) * size]
 
     def value_map(self) -> Tensor:
-        """W_v of the head: e m."""
-        layer = self.attention
-        first = (layer.heads + layer.kv_heads) * layer.head_size + self.group * layer.value_size
-        return layer.inputs.weight[first : first + layer.value_size].double().detach()
+        """W_v of the head: e m; m/h where it sees a slice of the input."""
+        return self._maps[2].of_head(self.group).weight.T.double()
 
-    def _rows(self, parts: Parts, first: int, size: int | None = None) -> Tensor:
-        """Parts through some rows of the input projection, its bias last: s p d."""
-        inputs, stop = self.attention.inputs, first + (size or self.attention.head_size)
-        side = torch.stack(list(parts.values())) @ inputs.weight[first:stop].double().detach().T
-        own = torch.zeros_like(side[:1])
-        if inputs.bias is not None:
-            own = own + inputs.bias[first:stop].double().detach()
-        return torch.cat([side, own])
+    def _projected(self, parts: Parts, own: Map) -> Tensor:
+        """Parts through one of the head's maps, its bias last: s p d."""
+        stacked = torch.stack(list(parts.values()))
+        if self.attention.heads_see == "slice":
+            stacked = stacked.unflatten(-1, (self.attention.heads, -1))[..., self.head, :]
+        side = stacked @ own.weight.double()
+        bias = torch.zeros_like(side[:1])
+        return torch.cat([side, bias if own.bias is None else bias + own.bias.double()])
 
-    def _turned(self, side: Tensor, norm: nn.Module | None, places: Tensor) -> Tensor:
-        """Through the head's own norm, its scale held fixed, and turned by positions."""
+    def _positioned(self, side: Tensor, norm: nn.Module | None, places: Tensor) -> Tensor:
+        """Through the head's own norm, its scale held fixed, and rotated by positions."""
         if norm is not None:
             parts = dict(enumerate(side))
             normed = _normed({str(s): x for s, x in parts.items()}, side.sum(0), norm, "bias")
@@ -248,6 +305,18 @@ class ResidualDecomposition:
         cos, sin, pairs = rotation
         own = Rotation(cos[:, places].double(), sin[:, places].double(), pairs)
         return rotate(side[:, :, None], own)[:, :, 0]
+
+
+def _whole(parts: Parts) -> Tensor:
+    """What the parts add up to: p m."""
+    return torch.stack(list(parts.values())).sum(0)
+
+
+def _output_weight(attention: Any) -> Tensor:
+    """W_o, `m h·e`; without one the heads are the output, side by side."""
+    if attention.output is None:
+        return torch.eye(attention.heads * attention.value_size, dtype=torch.float64)
+    return attention.output.weight.double().detach()
 
 
 def _normed(parts: Parts, whole: Tensor, norm: Any, bias: str) -> Parts:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from limelight.insight.residual import ResidualDecomposition, model_of
+from limelight.insight.residual import decompose
 from limelight.insight.result import Result
 from limelight.insight.table import Table
-from limelight.models.decoder import Decoder
-from limelight.models.encoder import Encoder
+from limelight.labels import visible
 from limelight.seeing.recording.picks import Pick
 from limelight.seeing.recording.recording import Recording
 
@@ -50,25 +49,22 @@ class Why(Result):
             f'{self.model} layer {self.layer} head {self.head}, "{self.query}" → "{self.key}": '
             f"score {self.score:.3f}; {self.reach}"
         )
-        return Table(("of the query", "of the key", "part"), self.strongest(), title)
+        return Table(("source of the query", "source of the key", "part"), self.strongest(), title)
 
     def figure(self) -> Figure:
-        from limelight.plotting import new_figure
+        """Sources of the query down, sources of the key across."""
+        from limelight.insight.parts_figure import Axis, draw_parts, largest
 
-        keep = self.parts.abs().sum(0) + self.parts.abs().sum(1)
-        order = sorted(keep.topk(min(24, len(keep))).indices.tolist())
-        names = [self.sources[at] for at in order]
-        shown = self.parts[order][:, order]
-        figure = new_figure(0.3 * len(names) + 3, 0.3 * len(names) + 2.4)
-        axes = figure.add_subplot()
-        limit = float(shown.abs().max())
-        image = axes.imshow(shown.numpy(), cmap="PuOr", vmin=-limit, vmax=limit)
-        axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
-        axes.set_yticks(range(len(names)), names, fontsize=7)
-        axes.set_xlabel(f'of the key "{self.key}"', parse_math=False)
-        axes.set_ylabel(f'of the query "{self.query}"', parse_math=False)
-        figure.colorbar(image, ax=axes, fraction=0.04).set_label("part of the score")
-        return figure
+        shown = largest(self.parts.abs().sum(0) + self.parts.abs().sum(1), 24)
+        query, key = visible(self.query, 20), visible(self.key, 20)
+        return draw_parts(
+            self.parts,
+            Axis(f'source of the query "{query}"', self.sources, shown),
+            Axis(f'source of the key "{key}"', self.sources, shown),
+            f'layer {self.layer} head {self.head}: why "{query}" looks at "{key}" '
+            f"(score {self.score:.2f})",
+            "part of the score",
+        )
 
     def values(self) -> dict[str, Any]:
         names = (
@@ -84,37 +80,41 @@ def why(
     query: Pick,
     key: Pick,
     *,
-    model: Encoder | Decoder | None = None,
+    model: nn.Module | None = None,
 ) -> Why:
     """Split the score of a link by where its parts came from, the scale of norms held fixed.
 
         score = scale · Σ_s Σ_t q_s · k_t     s and t: token, position, each earlier head, each FFN
 
     Exact for models that normalise before each layer, norms on heads (Qwen 3, Gemma 3) and after
-    layers (Gemma 2 and 3) included; of those that normalise after it only, the parts of the block
-    before are told apart, and what lies further back is one source. A cap on scores and biases such
-    as ALiBi's come after this score. What the head took from its keys is `wrote`.
+    layers (Gemma 2 and 3) included; where norms stand only after layers (BERT, and blocks of order
+    "late") the parts of the block before are told apart, which add up as exactly, and what lies
+    further back is one source. A cap on scores and biases such as ALiBi's come after this score.
+    What the head took from its keys is `wrote`.
+
+    The model reads the text again, and must attend to it as recorded: inside `cutting` where the
+    recording was made inside it.
 
     Args:
-        rec: a recording by one of our models.
+        rec: a recording by an encoder or decoder of ours, of a text or of token ids.
         layer: counted from 0.
         head: counted from 0.
         query: the token that looks.
         key: the token looked at.
         model: the model of the recording; loaded by its name unless given.
     """
-    run = ResidualDecomposition(model_of(rec, model), rec.text, layer, head)
+    run = decompose(rec, layer, head, model)
     i, j = run.place(query), run.place(key)
     places = torch.tensor([i, j])
     parts, reach = run.parts(places)
     queries, keys = run.queries(parts, places)[:, 0], run.keys(parts, places)[:, 1]
     return Why(
         text=rec.text,
-        model=run.runner.name,
+        model=rec.model or run.runner.name,
         layer=layer,
         head=head,
-        query=run.runner.tokens[i].text,
-        key=run.runner.tokens[j].text,
+        query=run.tokens[i].text,
+        key=run.tokens[j].text,
         score=run.score(i, j),
         sources=(*parts, "bias"),
         parts=run.scale * queries @ keys.T,
