@@ -149,7 +149,9 @@ def test_llama_rotary_scalings(name: str, length: int):
         ("llama", {"attention_bias": True, "head_dim": 12, "tie_word_embeddings": True}),
         ("mistral", {"sliding_window": 7}),
         ("mistral", {"sliding_window": None}),
+        ("llama", {"hidden_act": "gelu"}),
         ("qwen2", {}),
+        ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1}),
     ],
 )
 def test_llama_kin(kind: str, changes: dict[str, Any], tokens: Tensor):
@@ -174,6 +176,16 @@ def greedy_peer(peer: Any, tokens: Tensor, count: int) -> list[int]:
         min_new_tokens=count, do_sample=False, pad_token_id=0, eos_token_id=None,
     )  # fmt: skip
     return result[0, tokens.shape[1] :].tolist()
+
+
+def test_windows_of_files_that_do_not_name_the_kind_of_each_layer():
+    config = config_from_hf(
+        {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8,
+         "num_hidden_layers": 4, "max_window_layers": 3}
+    )  # fmt: skip
+    assert (config.window, config.global_layers) == (7, (0, 1, 2))
+    llama = {"model_type": "llama", "use_sliding_window": True, "sliding_window": 8}
+    assert config_from_hf(llama).window is None  # which transformers does not read either
 
 
 def test_old_spelling_of_rotary_scaling():
@@ -201,7 +213,18 @@ def test_old_spelling_of_rotary_scaling():
         ({"model_type": "llama", "rope_scaling": {"type": "odd"}}, "rope_type must be .* 'odd'"),
         ({"model_type": "llama", "rope_scaling": {"type": "linear"}}, "needs 'factor'"),
         ({"model_type": "llama", "num_key_value_heads": 5}, "kv_heads must divide heads"),
-        ({"model_type": "qwen2", "layer_types": ["full_attention", "sliding_attention"]}, "alike"),
+        ({"model_type": "llama", "hidden_act": "relu"}, "hidden_act must be one of .* 'relu'"),
+        (
+            {"model_type": "gemma3_text", "use_bidirectional_attention": True},
+            "use_bidirectional_attention must be False",
+        ),
+        (
+            {
+                "model_type": "gemma3_text",
+                "rope_parameters": {"rope_type": "yarn", "full_attention": {"rope_theta": 1e6}},
+            },
+            "rope_parameters must be .* found both",
+        ),
         ({"model_type": "bert", "hidden_size": "768"}, "hidden_size must be a whole number"),
         ({"model_type": "bert", "hidden_act": ["gelu"]}, "hidden_act must be a text"),
         ({"model_type": "bert", "hidden_dropout_prob": "0.1"}, "hidden_dropout_prob must be a num"),
@@ -214,7 +237,10 @@ def test_old_spelling_of_rotary_scaling():
         ({"model_type": "llama", "rms_norm_eps": "x"}, "rms_norm_eps must be a number, found 'x'"),
         ({"model_type": "llama", "attention_dropout": "x"}, "attention_dropout must be a number"),
         ({"model_type": "llama", "tie_word_embeddings": "no"}, "embeddings must be true or false"),
-        ({"model_type": "llama", "layer_types": "full"}, "layer_types must be a list"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "layer_types": "full"},
+            "layer_types must be a list",
+        ),
         (
             {"model_type": "llama", "rope_scaling": {"type": "linear", "factor": "2"}},
             "factor must be a number, found '2'",

@@ -68,6 +68,9 @@ def test_encoders(tmp_path: Path, model_class: str, values: dict[str, Any]) -> N
     [
         ("Qwen3ForCausalLM", LLAMA),
         ("GemmaForCausalLM", LLAMA),
+        ("GemmaForCausalLM", {**LLAMA, "hidden_act": "gelu"}),
+        ("Gemma3ForCausalLM", {**GEMMA, "hidden_activation": "gelu",
+                               "attn_logit_softcapping": 2.0}),
         ("Gemma2ForCausalLM", GEMMA),
         ("Gemma3ForCausalLM", {**GEMMA, "layer_types": ["sliding_attention", "full_attention",
                                                         "sliding_attention"]}),
