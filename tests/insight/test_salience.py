@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import limelight as ll
+from limelight.insight import top_links
 from limelight.insight.salience import (
     head_links,
     opening,
@@ -104,6 +105,18 @@ def test_it_is_the_greatest_by_the_rule_over_all_links(
         assert link is not None
         assert link[:4] == (layer, head, query, key)
         assert salience(recording, link) == pytest.approx(best, rel=1e-3)
+
+
+@pytest.mark.parametrize("mask", [None, ll.causal()], ids=["all", "causal"])
+def test_links_beyond_the_heaviest_are_valued_where_they_could_matter(
+    monkeypatch: pytest.MonkeyPatch, mask: ll.Mask | None
+) -> None:
+    expected = random_recording(mask=mask)
+    monkeypatch.setattr(top_links, "SAMPLE", 3)
+    found = random_recording(mask=mask)
+    assert salient_links(found, 24) == salient_links(expected, 24)
+    assert strongest(found, 24) == strongest(expected, 24)
+    assert torch.equal(head_links(found).key, head_links(expected).key)
 
 
 def test_links_that_the_lens_did_not_note_are_found_all_the_same() -> None:

@@ -128,14 +128,9 @@ def salience(recording: Recording, link: Link) -> float:
     """The value by which `salient` chooses a link."""
     position = recording.layer_numbers.index(link.layer)
     head = recording.head_position(link.head)
-    some = Links(
-        position,
-        slice(head, head + 1),
-        torch.tensor([link.query]),
-        torch.tensor([[[link.key]]]),
-        torch.tensor([[[link.weight]]]),
-    )
-    return float(summary(recording).unexplained(some))
+    heads, queries, keys = torch.tensor([[head], [link.query], [link.key]])
+    links = Links(position, heads, queries, keys, torch.tensor([link.weight]))
+    return float(summary(recording).unexplained(links))
 
 
 def opening(recording: Recording, layer: int | None = None, head: int | None = None) -> Link:
@@ -182,12 +177,10 @@ def copies(recording: Recording, n: int = 6) -> list[Link]:
 
     def follows(links: Links) -> Tensor:
         before = links.keys - 1
-        match = same[before.clamp_min(0)] == same[links.rows, None]
+        match = same[before.clamp_min(0)] == same[links.queries]
         # what stands next to a token repeats nothing
-        past = (before >= 0) & (links.keys < links.rows[:, None] - 2)
-        plain = (
-            noted.content_queries[links.rows, None] & noted.content_keys[links.keys.clamp_min(0)]
-        )
+        past = (before >= 0) & (links.keys < links.queries - 2)
+        plain = noted.content_queries[links.queries] & noted.content_keys[links.keys.clamp_min(0)]
         return links.weights.where(match & past & plain, 0.0)
 
     best = top_links(recording, 8 * n, 4 * n, follows)

@@ -61,18 +61,16 @@ class HeadLinks(NamedTuple):
 
 
 class Links(NamedTuple):
-    """Some links of one layer."""
+    """Some links of one layer, a number for each in tensors of one shape."""
 
     layer: int
     """its position among the recorded"""
-    heads: slice
+    heads: Tensor
     """their positions"""
-    rows: Tensor
-    """r: the queries"""
+    queries: Tensor
     keys: Tensor
-    """h r k, −1 where there is none"""
+    """−1 where there is none"""
     weights: Tensor
-    """h r k"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,23 +133,24 @@ class Summary:
         total = torch.stack([noted.received.mean(0) for noted in self.layers]).mean(0)
         return total / max(1, len(self.content_queries))
 
-    def links(self, layer: int, heads: slice = slice(None)) -> Links:
-        """All links that were noted of a layer, or of some of its heads."""
-        noted, rows = self.layers[layer], torch.arange(len(self.content_queries))
-        return Links(layer, heads, rows, noted.keys[heads], noted.weights[heads])
+    def links(self, layer: int, head: int) -> Links:
+        """All links that were noted of a head, both by position: `i k`."""
+        keys, weights = self.layers[layer].keys[head], self.layers[layer].weights[head]
+        queries = torch.arange(len(self.content_queries))[:, None].expand_as(keys)
+        return Links(layer, torch.full_like(keys, head), queries, keys, weights)
 
     def plain(self, links: Links) -> Tensor:
         """Which links are worth showing: no background, and not between neighbouring words."""
         keys = links.keys.clamp_min(0)
-        plain = (links.keys >= 0) & self.content_queries[links.rows, None] & self.content_keys[keys]
+        plain = (links.keys >= 0) & self.content_queries[links.queries] & self.content_keys[keys]
         if self.words is not None:
-            plain &= (self.words[links.rows, None] - self.words[keys]).abs() > 1
+            plain &= (self.words[links.queries] - self.words[keys]).abs() > 1
         return plain
 
     def others(self, links: Links) -> Tensor:
         """Which links are not worth showing, but are links: no token's look at itself."""
         others = (links.keys >= 0) & ~self.plain(links)
-        return others if self.words is None else others & (links.keys != links.rows[:, None])
+        return others if self.words is None else others & (links.keys != links.queries)
 
     def unexplained(self, links: Links) -> Tensor:
         """Salience: the part of a weight that others do not explain, times its reach."""
@@ -160,24 +159,21 @@ class Summary:
         reach = torch.ones(())
         if self.words is not None:
             expected = torch.maximum(expected, self._offset_share(links, keys))
-            distance = (self.words[links.rows, None] - self.words[keys]).abs()
+            distance = (self.words[links.queries] - self.words[keys]).abs()
             reach = distance.clamp(1, FAR).float().log2()
-        reach = reach * self.query_worth[links.rows, None] * self.key_worth[keys]
+        reach = reach * self.query_worth[links.queries] * self.key_worth[keys]
         return ((weights - expected) * reach).where(self.plain(links), 0.0)
 
     def _key_share(self, links: Links, keys: Tensor) -> Tensor:
-        """What the key gets of the other queries that may see it, on average: `h r k`."""
-        received = self.layers[links.layer].received[links.heads]
-        heads = torch.arange(received.shape[0])[:, None, None]
-        others = (received[heads, keys] - links.weights).clamp_min(0.0)
+        """What the key gets of the other queries that may see it, on average."""
+        received = self.layers[links.layer].received[links.heads, keys]
+        others = (received - links.weights).clamp_min(0.0)
         return others / (self.seeing[keys] - 1 + _PRIOR)
 
     def _offset_share(self, links: Links, keys: Tensor) -> Tensor:
-        """What other queries give to the key as far from them, or next to it: `h r k`."""
-        size = len(self.content_queries)
-        total = self._offsets[links.layer][links.heads]
-        offset = links.rows[:, None] - keys
-        heads = torch.arange(total.shape[0])[:, None, None]
+        """What other queries give to the key as far from them, or next to it."""
+        size, heads = len(self.content_queries), links.heads
+        total, offset = self._offsets[links.layer], links.queries - keys
         # offsets run from 1 − n to n − 1, with one cell to spare at either end
         here = offset + size
         own = (total[heads, here] - links.weights).clamp_min(0.0)

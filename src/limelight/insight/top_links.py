@@ -1,12 +1,15 @@
 """The links of greatest value in a recording, exact whatever the lens noted.
 
-A link that was not noted weighs at most as much as the least that was noted of its row, so only
-rows where that could matter are recomputed: hardly ever one.
+A link is worth at most its weight times a known factor, so few have to be valued: of the links that
+were noted those that weigh enough, and of the others, each at most as heavy as the lightest that
+was noted of its row, those of rows where that could matter: hardly ever one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +20,19 @@ from limelight.ops.backends.tiled import TILE
 from limelight.seeing.recording.recording import Link, Recording
 
 Value = Callable[["Links"], Tensor]
-"""How much a link is worth; nothing or less for links that do not count."""
+"""How much each link is worth; nothing or less for links that do not count."""
+
+SAMPLE = 1024
+"""Links of a head, the heaviest, that are valued before it is known which others matter."""
+
+
+class Ranked(NamedTuple):
+    """One link of a head and what it is worth."""
+
+    weight: float
+    query: int
+    key: int
+    worth: float
 
 
 def top_links(
@@ -40,23 +55,31 @@ def top_links(
     numbers = recording.layer_numbers if layer is None else (layer,)
     heads = recording.head_numbers if head is None else (head,)
     positions = [recording.head_position(number) for number in heads]
-    listed: list[tuple[float, Link]] = []
-    for number in numbers:
-        recording.seen(number)
-        position = recording.layer_numbers.index(number)
-        # only what would be among the greatest so far can come from rows that must be recomputed
-        least = listed[n - 1][0] if len(listed) >= n else 0.0
-        by_head = top_links_of_layer(recording, position, per_head, value, positions, least, reach)
-        for name, links in zip(heads, by_head, strict=True):
+    by_layer: dict[int, list[list[Ranked]]] = {}
+    least, listed = 0.0, list[tuple[float, Link]]()
+    # what was noted of all layers comes first: what that is worth spares most rows of the second
+    for complete in (False, True):
+        for number in numbers:
+            recording.seen(number)
+            search = _Search(
+                recording, recording.layer_numbers.index(number), positions, per_head, value,
+                least, reach,
+            )  # fmt: skip
+            found = search.completed(by_layer[number]) if complete else search.noted()
+            by_layer[number] = found
+            if complete:
+                listed = [pair for pair in listed if pair[1].layer != number]
             listed += [
-                (worth, recording.link(number, name, query, key, weight))
-                for weight, query, key, worth in links
+                (link.worth, recording.link(number, name, link.query, link.key, link.weight))
+                for name, links in zip(heads, found, strict=True)
+                for link in links
             ]
-        listed.sort(key=lambda pair: -pair[0])
-        if distinct:
-            listed = _distinct(recording, listed)
-        listed = listed[:n]
-    return listed[:n]
+            listed.sort(key=lambda pair: -pair[0])
+            if distinct:
+                listed = _distinct(recording, listed)
+            listed = listed[:n]
+            least = listed[-1][0] if len(listed) == n else 0.0
+    return listed
 
 
 def _distinct(
@@ -71,63 +94,114 @@ def _distinct(
 
 
 def top_links_of_layer(
-    recording: Recording,
-    position: int,
-    count: int,
-    value: Value,
-    heads: Sequence[int] | None = None,
-    least: float = 0.0,
-    reach: float = 1.0,
-) -> list[list[tuple[float, int, int, float]]]:
-    """The links of greatest value of some heads: weight, query, key and value, greatest first.
+    recording: Recording, position: int, count: int, value: Value
+) -> list[list[Ranked]]:
+    """The links of greatest value of every head of a layer, greatest first.
 
-    Rows of which the lens noted too little to tell are recomputed: those where a link that it did
-    not note could exceed both `least` and what was found in the head. A link's value is at most its
-    weight times `reach`.
+    A link's value is at most its weight.
     """
-    noted, seen = summary(recording), recording.layers[position]
-    heads = range(seen.extent.h) if heads is None else heads
-    run = slice(heads[0], heads[0] + 1) if len(heads) == 1 else slice(None)
-    links = noted.links(position, run)
-    values = value(links)
-    by_head = [_best(links, values, head - (run.start or 0), count) for head in heads]
-    if seen.source is None:
+    heads = range(recording.layers[position].extent.h)
+    search = _Search(recording, position, heads, count, value)
+    return search.completed(search.noted())
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """What is looked for in some heads of a layer."""
+
+    recording: Recording
+    position: int
+    """of the layer among the recorded"""
+    heads: Sequence[int]
+    """positions"""
+    count: int
+    """links of each head"""
+    value: Value
+    least: float = 0.0
+    """what a link must be worth more than"""
+    reach: float = 1.0
+    """value / weight, at most"""
+
+    def noted(self) -> list[list[Ranked]]:
+        """The best of the links that the lens noted."""
+        noted = summary(self.recording).layers[self.position]
+        every = list(self.heads) == list(range(len(noted.weights)))
+        chosen = slice(None) if every else list(self.heads)
+        weights = noted.weights[chosen].flatten(1)
+        keys = noted.keys[chosen].flatten(1)
+        width = noted.weights.shape[-1]
+
+        def links(heads: Tensor, places: Tensor) -> Links:
+            return Links(
+                self.position,
+                torch.tensor(self.heads)[heads],
+                places // width,
+                keys[heads, places],
+                weights[heads, places],
+            )
+
+        heaviest, places = weights.topk(min(SAMPLE, weights.shape[1]))
+        rows = torch.arange(len(self.heads))[:, None].expand_as(places)
+        by_head = self._better([[] for _ in self.heads], links(rows, places))
+        if heaviest.shape[1] < weights.shape[1]:
+            lighter = weights <= heaviest[:, -1:]
+            heads, others = (lighter & self._could_matter(weights, by_head)).nonzero(as_tuple=True)
+            by_head = self._better(by_head, links(heads, others))
         return by_head
-    enough = torch.tensor(
-        [max(least, some[-1][3] if len(some) >= count else 0.0) for some in by_head]
-    )
-    short = noted.least[position][heads] * reach > enough[:, None]
-    # all heads of a short text at once: a call for each would take most of the time
-    together = short.numel() * seen.extent.j <= TILE
-    for places in [range(len(heads))] if together else [[place] for place in range(len(heads))]:
-        rows = short[places].any(0).nonzero()[:, 0]
-        group = slice(heads[places[0]], heads[places[-1]] + 1)
-        step = max(1, TILE // max(1, len(places) * seen.extent.j))
-        for some in rows.split(step) if len(rows) else ():
-            weights = finite(seen.heads(range(group.start, group.stop)).rows(some)[0])
-            keys = torch.arange(seen.extent.j).expand_as(weights)
-            row_links = Links(position, group, some, keys, weights)
-            values = value(row_links)
-            for at, place in enumerate(places):
-                by_head[place] += _best(row_links, values, at, count)
-    for place, links in enumerate(by_head):
-        unique = {link[1:3]: link for link in sorted(links, key=lambda link: link[3])}
-        by_head[place] = sorted(unique.values(), key=lambda link: -link[3])[:count]
-    return by_head
 
+    def completed(self, by_head: list[list[Ranked]]) -> list[list[Ranked]]:
+        """The same with links that were not noted: rows where one could matter are recomputed."""
+        seen = self.recording.layers[self.position]
+        if seen.source is None:
+            return by_head
+        lightest = summary(self.recording).least[self.position][list(self.heads)]
+        short = self._could_matter(lightest, by_head)
+        # all heads of a short text at once: a call for each would take most of the time
+        together = short.numel() * seen.extent.j <= TILE
+        groups = [range(len(self.heads))] if together else [[at] for at in range(len(self.heads))]
+        for group in groups:
+            rows = short[group].any(0).nonzero()[:, 0]
+            if not len(rows):
+                continue
+            heads = [self.heads[at] for at in group]
+            part = seen.heads(heads)
+            step = max(1, TILE // max(1, len(heads) * seen.extent.j))
+            for some in rows.split(step):
+                weights = finite(part.rows(some)[0])
+                before = [by_head[at] for at in group]
+                matter = self._could_matter(weights.flatten(1), before).view_as(weights)
+                at, row, key = matter.nonzero(as_tuple=True)
+                links = Links(
+                    self.position, torch.tensor(heads)[at], some[row], key, weights[at, row, key]
+                )
+                for place, best in zip(group, self._better(before, links, heads), strict=True):
+                    by_head[place] = best
+        return by_head
 
-def _best(
-    links: Links, values: Tensor, head: int, count: int
-) -> list[tuple[float, int, int, float]]:
-    width = values.shape[2]
-    best, places = values[head].flatten().topk(min(count, values[head].numel()))
-    return [
-        (
-            float(links.weights[head, place // width, place % width]),
-            int(links.rows[place // width]),
-            int(links.keys[head, place // width, place % width]),
-            worth,
-        )
-        for worth, place in zip(best.tolist(), places.tolist(), strict=True)
-        if worth > 0
-    ]
+    def _could_matter(self, weights: Tensor, by_head: Sequence[Sequence[Ranked]]) -> Tensor:
+        """Which of these weights `h x` may be worth more than the best of their head so far."""
+        enough = [
+            max(self.least, links[-1].worth if len(links) >= self.count else 0.0)
+            for links in by_head
+        ]
+        return weights * self.reach > torch.tensor(enough)[:, None]
+
+    def _better(
+        self,
+        by_head: Sequence[Sequence[Ranked]],
+        links: Links,
+        heads: Sequence[int] | None = None,
+    ) -> list[list[Ranked]]:
+        """The best of each head so far, and of these links."""
+        values = self.value(links)
+        better: list[list[Ranked]] = []
+        for head, best in zip(self.heads if heads is None else heads, by_head, strict=True):
+            own = ((links.heads == head) & (values > 0)).nonzero(as_tuple=True)
+            worths, order = values[own].topk(min(self.count, len(own[0])))
+            weights, queries, keys = (
+                part[own][order].tolist() for part in (links.weights, links.queries, links.keys)
+            )
+            best = [*best, *map(Ranked, weights, queries, keys, worths.tolist())]
+            unique = {(link.query, link.key): link for link in best}
+            better.append(sorted(unique.values(), key=lambda link: -link.worth)[: self.count])
+        return better

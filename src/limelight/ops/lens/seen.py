@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.checks import check_rank
 from limelight.errors import OptionError
 from limelight.ops.backends.tiled import TILE
-from limelight.ops.lens.sources import Recomputed, Source, Stored
+from limelight.ops.lens.sources import Recomputed, Source, Stored, as_index
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
 from limelight.ops.lens.statistics import statistics_of_weights
 from limelight.ops.lens.tensor_like import TensorLike
@@ -221,7 +221,7 @@ class Seen(TensorLike):
             if isinstance(statistic, Links | Pooled):
                 return type(statistic)(*map(pick, statistic))
             if statistic is not None and heads is not None:
-                statistic = statistic[:, heads]
+                statistic = statistic[:, as_index(heads)]
             return statistic if statistic is None or row is None else statistic[row : row + 1]
 
         statistics = Statistics(*map(pick, self.statistics))

@@ -27,6 +27,17 @@ class Source(Protocol):
         ...
 
 
+def as_index(places: list[int]) -> slice | list[int]:
+    """An index for these places, one that copies nothing where they follow one another.
+
+    >>> as_index([4, 5]), as_index([0, 0])
+    (slice(4, 6, None), [0, 0])
+    """
+    first = places[0] if places else 0
+    run = slice(first, first + len(places))
+    return run if places == list(range(run.start, run.stop)) else places
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Recomputed:
     """Weights recomputed from query and key, by the formulas of the specification.
@@ -101,8 +112,8 @@ class Recomputed:
         slopes, sinks, lse = problem.slopes, problem.sinks, problem.lse
         if heads is not None:
             group = query.shape[1] // key.shape[1]
-            owners = [head // group for head in heads]
-            query, key, value = query[:, heads], key[:, owners], value[:, owners]
+            chosen, owners = as_index(heads), as_index([head // group for head in heads])
+            query, key, value = query[:, chosen], key[:, owners], value[:, owners]
             slopes = None if slopes is None else slopes[heads]
             sinks = None if sinks is None else sinks[heads]
             lse = None if lse is None else lse[:, heads]
@@ -135,7 +146,7 @@ class Stored:
         return self.tensor[:, :, rows, columns.start : columns.stop]
 
     def part(self, heads: list[int] | None = None, row: int | None = None) -> Stored:
-        tensor = self.tensor if heads is None else self.tensor[:, heads]
+        tensor = self.tensor if heads is None else self.tensor[:, as_index(heads)]
         return Stored(tensor if row is None else tensor[row : row + 1])
 
 

@@ -227,7 +227,7 @@ def _sketch(recording: Recording, layer: int, head: int, detail: Detail) -> dict
             "weights": packed_weights(noted.weights[position], fine=False),
         }
     if detail.tiles:
-        part["tiles"] = list(_tiles(recording, layer, position))
+        part["tiles"] = _tiles(recording, layer, position)
     return part
 
 
@@ -245,33 +245,40 @@ def _map(recording: Recording, layer: int, position: int) -> dict[str, Any]:
     }
 
 
-def _tiles(recording: Recording, layer: int, position: int) -> Iterator[dict[str, Any]]:
+def _tiles(recording: Recording, layer: int, position: int) -> list[dict[str, Any]]:
     """Exact weights around the strongest links of a head, background left out."""
     seen = recording.seen(layer)
     if seen.source is None:
-        return
-    whole, place = summary(recording), recording.layer_numbers.index(layer)
-    links = whole.links(place, slice(position, position + 1))
-    worth = links.weights.where(whole.plain(links), 0.0)[0]
-    best, places = worth.flatten().topk(min(256, worth.numel()))
-    part, corners = seen.heads([position]), set[tuple[int, int]]()
-    for weight, k in zip(best.tolist(), places.tolist(), strict=True):
-        row, column = k // worth.shape[1], int(links.keys.flatten()[k])
-        corner = row // TILE * TILE, column // TILE * TILE
-        if weight <= 0 or len(corners) == MOST_TILES:
-            return
-        if corner in corners:
-            continue
-        corners.add(corner)
-        tile = part.rows(slice(corner[0], corner[0] + TILE))[0, 0]
-        tile = tile[:, corner[1] : corner[1] + TILE].float().cpu().nan_to_num(0.0, 0.0, 0.0)
-        yield {
-            "row": corner[0],
-            "column": corner[1],
-            "rows": tile.shape[0],
-            "columns": tile.shape[1],
-            "weights": packed_weights(tile, fine=False),
-        }
+        return []
+    whole = summary(recording)
+    links = whole.links(recording.layer_numbers.index(layer), position)
+    worth = links.weights.where(whole.plain(links), 0.0).flatten()
+    best, places = worth.topk(min(256, len(worth)))
+    places = places[best > 0]
+    rows, columns = links.queries.flatten()[places], links.keys.flatten()[places]
+    ends = torch.stack([rows, columns], -1) // TILE * TILE
+    corners = list(dict.fromkeys(map(tuple, ends.tolist())))[:MOST_TILES]
+    # in the order of the text, rows that tiles share recomputed once
+    starts = sorted({row for row, _ in corners})
+    blocks = [torch.arange(start, min(start + TILE, seen.extent.i)) for start in starts]
+    if not blocks:
+        return []
+    weights = seen.heads([position]).rows(torch.cat(blocks))[0, 0].float().cpu()
+    bands = weights.nan_to_num(0.0, 0.0, 0.0).split([len(block) for block in blocks])
+    by_row = dict(zip(starts, bands, strict=True))
+    tiles: list[dict[str, Any]] = []
+    for row, column in corners:
+        tile = by_row[row][:, column : column + TILE]
+        tiles.append(
+            {
+                "row": row,
+                "column": column,
+                "rows": tile.shape[0],
+                "columns": tile.shape[1],
+                "weights": packed_weights(tile, fine=False),
+            }
+        )
+    return tiles
 
 
 def _made(recording: Recording) -> str:

