@@ -72,6 +72,26 @@ def study(name: str) -> str:
     return "\n\n".join([*parts, told["notes"]] if told["notes"] else parts)
 
 
+def row(query: str, layer: str, head: str, *keys: str) -> str:
+    """Some weights of a token in the sentence of the guide, as a row of the matrix."""
+    links = dict(_recording().top(layer=int(layer), head=int(head), token=query))
+    return Table(("from \\ to", *keys), [(query, *(links[key] for key in keys))]).markdown()
+
+
+def compare(query: str, layer: str, head: str) -> str:
+    """Whom a token looks at in the sentence of the guide and in its twin."""
+    rows = [
+        (word, *(f"{token} {weight:.3f}" for token, weight in links[:3]))
+        for word in ("tired", "wide")
+        for links in [
+            ll.look(SENTENCE.replace("tired", word)).top(
+                layer=int(layer), head=int(head), token=query
+            )
+        ]
+    ]
+    return Table(("… was too", "first", "second", "third"), rows).markdown()
+
+
 def shift(word: str) -> str:
     """How a word's vector moves in two sentences, toward two groups of words."""
     sentences, toward = _SHIFTS[word]
@@ -104,7 +124,8 @@ def _recording() -> ll.Recording:
 
 
 MAKERS: dict[str, Callable[..., str]] = {
-    each.__name__: each for each in (step, cell, audit, weight, top, study, shift, comparisons)
+    each.__name__: each
+    for each in (step, cell, audit, weight, top, study, row, compare, shift, comparisons)
 }
 
 
