@@ -53,6 +53,96 @@ def test_bank_by_money_and_by_water(minilm: ll.Encoder) -> None:
     assert vault[1] > river[1] + 0.1
 
 
+class PlainMiniLM(torch.nn.Module):
+    """MiniLM's weights in PyTorch's own encoder."""
+
+    def __init__(self, model: ll.Encoder) -> None:
+        super().__init__()
+        config = model.config
+        layer = torch.nn.TransformerEncoderLayer(
+            config.width, config.heads, 4 * config.width, activation="gelu", batch_first=True,
+            layer_norm_eps=1e-12,
+        )  # fmt: skip
+        self.embedding = model.embedding
+        self.encoder = torch.nn.TransformerEncoder(layer, config.layers, enable_nested_tensor=False)
+        names = {
+            "attention.inputs.weight": "self_attn.in_proj_weight",
+            "attention.inputs.bias": "self_attn.in_proj_bias",
+            "attention.output": "self_attn.out_proj", "attention_norm": "norm1",
+            "feedforward.up": "linear1", "feedforward.down": "linear2", "feedforward_norm": "norm2",
+        }  # fmt: skip
+        for block, own in zip(model.stack.blocks, self.encoder.layers, strict=True):
+            state = block.state_dict()
+            for name, theirs in names.items():
+                state = {key.replace(name, theirs): value for key, value in state.items()}
+            own.load_state_dict(state)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        parts: Any = self.embedding
+        places = torch.arange(ids.shape[1])
+        x = parts.tokens(ids) + parts.positions(places) + parts.segments.weight[0]
+        return self.encoder(parts.norm(x))
+
+
+def test_modules_of_anyone_shift_alike(apple: Shift, minilm: ll.Encoder) -> None:
+    """The same weights in PyTorch's own encoder: the same stages, the same tokens taken from."""
+    from transformers import PreTrainedTokenizerFast
+
+    assert minilm.tokens is not None
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=minilm.tokens.tokenizer)
+    plain = PlainMiniLM(minilm).eval()
+    texts = list(apple.sentences)
+    found = ll.shift("apple", texts, GROUPS, model=plain, tokenizer=tokenizer)
+    torch.testing.assert_close(found.similarity, apple.similarity, atol=1e-4, rtol=0)
+    for took, expected in zip(found.took, apple.took, strict=True):
+        torch.testing.assert_close(took, expected, atol=1e-3, rtol=1e-3)
+    assert found.tokens == apple.tokens
+    with pytest.raises(ll.LimelightError, match="has no tokenizer"):
+        ll.shift("apple", texts, GROUPS, model=plain)
+    silent = torch.nn.Sequential(minilm.embedding.tokens)
+    with pytest.raises(ll.LimelightError, match="makes no attention call"):
+        ll.shift("apple", texts, GROUPS, model=silent, tokenizer=tokenizer)
+
+
+def test_hugging_face_models_shift_by_their_blocks() -> None:
+    """Stages are what a Hugging Face model itself calls its hidden states, but the final norm."""
+    from tests.seeing.hf_models import BERT, DECODERS
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {word: at for at, word in enumerate(("a", "b", "c", "d", "e", "?"))}
+    words = Tokenizer(models.WordLevel(vocabulary, "?"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    for maker in (BERT, DECODERS["gpt2"], DECODERS["llama"]):
+        model = maker()
+        found = ll.shift(
+            "c", ["a b c d", "e c a"], {"one": ["d"]},
+            model=model, tokenizer=tokenizer, template="a {}",
+        )  # fmt: skip
+        with torch.no_grad():
+            inputs = tokenizer("a b c d", return_tensors="pt")["input_ids"]
+            group = tokenizer("a d", return_tensors="pt")["input_ids"]
+            stages, toward = (
+                torch.cat(model(ids, output_hidden_states=True).hidden_states[:-1]).double()
+                for ids in (inputs, group)
+            )
+        expected = torch.cosine_similarity(stages[:, 2], toward[:, 1], dim=-1)
+        torch.testing.assert_close(found.similarity[0, :-1, 0], expected, atol=1e-5, rtol=0)
+        assert found.similarity.shape[1] == 3
+
+
+def test_the_picture_shows_where_the_words_part(apple: Shift) -> None:
+    """Before attention both stand in one place; at the end each is nearer to its group's side."""
+    starts, ends = apple.paths[:, 0], apple.paths[:, -1]
+    torch.testing.assert_close(starts[0], starts[1], atol=1e-5, rtol=0)
+    fruit, tech = apple.group_ends
+    torch.testing.assert_close(fruit + tech, torch.zeros_like(fruit), atol=1e-9, rtol=0)
+    toward_tech = (ends - starts) @ (tech - fruit)
+    assert toward_tech[0] > 0 > toward_tech[1]
+    assert apple.source_table().rows[0][2].startswith("phones")
+
+
 def test_views_of_the_result(apple: Shift, tmp_path: Any) -> None:
     apple.save(tmp_path / "shift.png")
     assert (tmp_path / "shift.png").stat().st_size > 10_000

@@ -42,4 +42,4 @@ def shift(
     if save is not None:
         check_writable(save)
     result = insight.shift(word, sentences, groups, model=model, template=template)
-    give(result, [result.table()], save=save, json=json)
+    give(result, [result.table(), result.source_table()], save=save, json=json)

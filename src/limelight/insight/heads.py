@@ -347,6 +347,11 @@ def _sentences(
     groups: dict[int, list[tuple[Sentence, Tensor, dict[str, list[int]], frozenset[int]]]] = {}
     for sentence in sentences(half, seed=seed):
         runner = runner_for(model, sentence.text, tokenizer=tokenizer)
+        if runner.text != sentence.text:
+            raise OptionError(
+                "tokenizer must say where its tokens stand (a fast one does), found "
+                f"{type(tokenizer).__name__}, which reads {sentence.text!r} as {runner.text!r}"
+            )
         places = {
             role: [
                 at for at, token in enumerate(runner.tokens)

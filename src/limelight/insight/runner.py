@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,8 @@ class Runner:
     name: str
     inputs: Tensor
     """n token ids, or n m vectors"""
+    text: str
+    """what the tokens' places refer to"""
     tokens: tuple[Token, ...]
     predicts: bool
     """True: what comes out are logits of the next token; False: the token's final vector"""
@@ -63,10 +65,8 @@ class Runner:
         """The same text as far as a causal model reads it to say what follows `place`."""
         if not self.predicts:
             return self
-        return Runner(
-            self.model, self.name, self.inputs[: place + 1], self.tokens[: place + 1],
-            self.predicts, self.run, self.embedding, self.piece,
-        )  # fmt: skip
+        upto = slice(place + 1)
+        return replace(self, inputs=self.inputs[upto], tokens=self.tokens[upto])
 
     def patcher(self, place: int) -> EncoderPatcher | DecoderPatcher | None:
         """The undisturbed run, to be entered in the middle; None for what cannot be entered."""
@@ -152,14 +152,14 @@ def layer_of(call: AttentionCall) -> int:
 def _own(model: Encoder | Decoder, text: str | Tensor) -> Runner:
     device = next(model.parameters()).device
     if isinstance(text, Tensor):
-        ids, tokens = text.to(device), _numbered(text)
+        ids, (said, tokens) = text.to(device), _numbered(text)
     elif model.tokens is None:
         raise UnavailableError("this model came without a tokenizer: give token ids, a tensor of n")
     else:
         encoded = model.tokens.encode(text, limit=model.config.context)
         special = [token in model.tokens.special for token in encoded.ids]
         tokens = place_tokens(text, encoded.spans, encoded.pieces, special)
-        ids = torch.tensor(encoded.ids, device=device)
+        ids, said = torch.tensor(encoded.ids, device=device), text
 
     def run(rows: Tensor, place: int | Tensor) -> Tensor:
         if isinstance(model, Decoder):
@@ -170,7 +170,7 @@ def _own(model: Encoder | Decoder, text: str | Tensor) -> Runner:
     predicts = isinstance(model, Decoder)
     known = model.tokens
     piece: Callable[[int], str] = str if known is None else lambda token: known.decode([token])
-    return Runner(model, name, ids, tokens, predicts, run, model.embedding.tokens, piece)
+    return Runner(model, name, ids, said, tokens, predicts, run, model.embedding.tokens, piece)
 
 
 def _hugging_face(
@@ -181,13 +181,12 @@ def _hugging_face(
     foreign: PreTrainedModel = model  # pyright: ignore[reportAssignmentType]
     if isinstance(text, Tensor):
         ids = text.to(foreign.device)
+        said, tokens = tokens_of_ids(tokenizer, ids.tolist(), len(ids), None)
     elif tokenizer is None:
         raise OptionError("a Hugging Face model needs its tokenizer= to read a text")
     else:
-        encoded: Any = tokenizer(text, return_tensors="pt")
-        ids = encoded["input_ids"][0].to(foreign.device)
-    said = text if isinstance(text, str) else None
-    _, tokens = tokens_of_ids(tokenizer, ids.tolist(), len(ids), said)
+        ids, said, tokens = _tokenized(text, tokenizer)
+        ids = ids.to(foreign.device)
     if getattr(foreign.config, "is_encoder_decoder", False):
         raise UnavailableError(
             f"{type(model).__name__} reads one text and writes another: "
@@ -204,7 +203,8 @@ def _hugging_face(
         foreign = body
     embedding: Any = foreign.get_input_embeddings()
     piece = str if tokenizer is None else _decoder(tokenizer)
-    return Runner(foreign, type(model).__name__, ids, tokens, predicts, run, embedding, piece)
+    name = type(model).__name__
+    return Runner(foreign, name, ids, said, tokens, predicts, run, embedding, piece)
 
 
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
@@ -225,10 +225,10 @@ def _plain(
                 f"a {name} has no tokenizer: give tokenizer=, or the input of one text as a "
                 "tensor, n token ids or n m vectors"
             )
-        inputs, tokens = _by_tokenizer(text, tokenizer)
+        inputs, said, tokens = _tokenized(text, tokenizer)
         piece = _decoder(tokenizer)
     else:
-        inputs, tokens = text, _numbered(text)
+        inputs, (said, tokens) = text, _numbered(text)
     if inputs.ndim not in (1, 2) or (inputs.ndim == 1) == inputs.is_floating_point():
         raise OptionError(
             "the input of one text must be n token ids or n m vectors, found "
@@ -252,7 +252,7 @@ def _plain(
             f"model must give a tensor (b, n, c) for {(1, *inputs.shape)}, "
             f"found {tuple(ends.shape)}"
         )
-    return Runner(model, name, inputs, tokens, predicts, run, embedding, piece)
+    return Runner(model, name, inputs, said, tokens, predicts, run, embedding, piece)
 
 
 def _first_tensor(output: Any) -> Tensor:
@@ -278,15 +278,25 @@ def _predicts(
     return bool(torch.allclose(changed[:, :-1], ends[:, :-1], atol=1e-5))
 
 
-def _by_tokenizer(
+def _tokenized(
     text: str, tokenizer: PreTrainedTokenizerBase
-) -> tuple[Tensor, tuple[Token, ...]]:
+) -> tuple[Tensor, str, tuple[Token, ...]]:
+    """Token ids, and the tokens with their places: in the text, where the tokenizer tells them."""
     from limelight.seeing.watching.hf_tokens import tokens_of_ids
 
-    encoded: Any = tokenizer(text, return_tensors="pt")
-    ids = encoded["input_ids"][0]
-    return ids, tokens_of_ids(tokenizer, ids.tolist(), len(ids), text)[1]
+    known: Any = tokenizer
+    if not getattr(known, "is_fast", False):
+        ids = known(text, return_tensors="pt")["input_ids"][0]
+        return ids, *tokens_of_ids(tokenizer, ids.tolist(), len(ids), text)
+    encoded = known(text, return_offsets_mapping=True, return_special_tokens_mask=True)
+    ids, special = encoded["input_ids"], [bool(added) for added in encoded["special_tokens_mask"]]
+    spans = [
+        (0, 0) if added else (int(start), int(end))
+        for (start, end), added in zip(encoded["offset_mapping"], special, strict=True)
+    ]
+    pieces = known.convert_ids_to_tokens(ids)
+    return torch.tensor(ids), text, place_tokens(text, spans, pieces, special)
 
 
-def _numbered(inputs: Tensor) -> tuple[Token, ...]:
-    return plain_tokens([str(number) for number in range(len(inputs))])[1]
+def _numbered(inputs: Tensor) -> tuple[str, tuple[Token, ...]]:
+    return plain_tokens([str(number) for number in range(len(inputs))])

@@ -10,22 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from limelight.errors import OptionError, UnavailableError
-from limelight.insight.head_measures import watch_rows
+from limelight.errors import OptionError
+from limelight.insight.hidden_states import attention_blocks, hidden_states
 from limelight.insight.result import Result
 from limelight.insight.runner import (
     Runner,
-    eval_mode,
-    is_hugging_face,
     runner_for,
-    through_the_seam,
 )
 from limelight.insight.table import Table
-from limelight.models.decoder import Decoder
-from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import load
+from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
-from limelight.ops.lens.spec import Lens
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +48,8 @@ class Shift(Result):
     places: tuple[tuple[int, ...], ...]
     """which of them are the word"""
     paths: Tensor
-    """s l+1 2: the word's way, in the plane of the two greatest spreads"""
+    """s l+1 2: the direction of the word's vector at each stage, seen from the middle of the groups
+    at that stage, in the plane in which words and groups are furthest apart at the end"""
     group_ends: Tensor
     """g 2: where the groups end, in the same plane"""
 
@@ -83,39 +79,23 @@ class Shift(Result):
         order = totals.argsort(descending=True).tolist()
         return [names[j] for j in order if j not in self.places[sentence]][:n]
 
-    def figure(self) -> Figure:
-        """Left: the ways in a plane. Right: the groups' nearness, layer by layer."""
-        from limelight.colours import LIGHT
-        from limelight.plotting import fonts_for, new_figure
+    def source_table(self, n: int = 3) -> Table:
+        """What the word took in each layer: the tokens it took most from, with ‖weight · value‖."""
+        rows: list[tuple[str, int, str]] = []
+        for text, took, names in zip(self.sentences, self.took, self.tokens, strict=True):
+            for layer, sizes in enumerate(took):
+                most = sizes.topk(min(n, len(sizes)))
+                parts = zip(most.indices.tolist(), most.values.tolist(), strict=True)
+                said = ", ".join(f"{names[j]} {size:.2f}" for j, size in parts)
+                rows.append((text if layer == 0 else "", layer, said))
+        title = f'What "{self.word}" took, layer by layer (‖weight · value‖, all heads)'
+        return Table(("sentence", "layer", "most from"), rows, title)
 
-        figure = new_figure(10.5, 4.6)
-        plane, layers = figure.subplots(1, 2)
-        families = fonts_for([*self.sentences, *self.groups])
-        style: dict[str, Any] = {"fontsize": 8, "fontfamily": families, "parse_math": False}
-        stages = range(self.similarity.shape[1])
-        for s, text in enumerate(self.sentences):
-            colour = _COLOURS[s % len(_COLOURS)]
-            x, y = self.paths[s].T.tolist()
-            plane.plot(x, y, color=colour, linewidth=1.4, marker="o", markersize=3)
-            plane.annotate(text, (x[-1], y[-1]), xytext=(4, 4), textcoords="offset points",
-                           color=colour, **style)  # fmt: skip
-            for g, name in enumerate(self.groups):
-                line = ("-", "--", ":", "-.")[g % 4]
-                values = self.similarity[s, :, g].tolist()
-                layers.plot(stages, values, line, color=colour, linewidth=1.4)
-                layers.annotate(name, (stages[-1], values[-1]), xytext=(4, -2), color=colour,
-                                textcoords="offset points", **style)  # fmt: skip
-        for name, (x, y) in zip(self.groups, self.group_ends.tolist(), strict=True):
-            plane.plot(x, y, marker="*", markersize=10, color=LIGHT.ink)
-            plane.annotate(name, (x, y), xytext=(6, -3), textcoords="offset points", **style)
-        plane.set_title(f'the way of "{self.word}" (principal plane)', **(style | {"fontsize": 9}))
-        layers.set_title("cosine to each group", fontsize=9)
-        layers.set_xlabel("layers passed")
-        layers.set_xlim(0, stages[-1] * 1.14)
-        for axes in (plane, layers):
-            axes.spines[["top", "right"]].set_visible(False)
-        plane.margins(0.18)
-        return figure
+    def figure(self) -> Figure:
+        """The paths in a plane, the cosine to each group by layer, and what the word took."""
+        from limelight.insight.shift_figure import draw
+
+        return draw(self)
 
     def values(self) -> dict[str, Any]:
         ends = [self.nearest(s) for s in range(len(self.sentences))]
@@ -124,9 +104,6 @@ class Shift(Result):
             "places", "paths", "group_ends",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names} | {"nearest": ends}
-
-
-_COLOURS = ("#b4500a", "#0b6b66", "#3a6ea5", "#8e5ea2", "#c9a227", "#d1495b")
 
 
 def shift(
@@ -147,9 +124,10 @@ def shift(
         word: it must occur in every sentence.
         sentences: one or more.
         toward: groups by name, each of some words.
-        model: a name or path for `load`, an encoder or decoder of ours, or a Hugging Face model.
+        model: a name or path for `load`, an encoder or decoder of ours, a Hugging Face model, or
+            any module that takes `b n` token ids and whose attention goes through limelight.
         template: where the members of the groups stand; `{}` is replaced.
-        tokenizer: of the Hugging Face model.
+        tokenizer: of a model that has none of its own, in transformers' form.
 
     >>> import limelight as ll
     >>> groups = {"fruit": ["banana", "pear", "mango"], "tech": ["laptop", "computer", "phone"]}
@@ -165,23 +143,34 @@ def shift(
         raise OptionError(f"template must have {{}} where a word stands, found {template!r}")
     if isinstance(model, str | Path):
         model = load(model)
-    ways: list[Tensor] = []
+    blocks = attention_blocks(runner_for(model, sentences[0], tokenizer=tokenizer))
+    paths: list[Tensor] = []
     took: list[Tensor] = []
     names: list[tuple[str, ...]] = []
     own: list[tuple[int, ...]] = []
     for sentence in sentences:
         runner = runner_for(model, sentence, tokenizer=tokenizer)
-        places = _places(runner, sentence, word)
-        ways.append(_stages(runner)[:, places].mean(1))
-        took.append(_taken(runner, places))
+        places = _places(runner, word)
+        stages, layers = hidden_states(runner, blocks)
+        paths.append(stages[:, places].mean(1))
+        took.append(_value_weighted(layers, places))
         names.append(tuple(token.text for token in runner.tokens))
         own.append(tuple(places))
-    groups = torch.stack(
-        [_group(model, tokenizer, template, list(toward[name])) for name in toward]
-    )
-    paths = torch.stack(ways)
-    similarity = torch.cosine_similarity(paths[:, :, None], groups.transpose(0, 1)[None], dim=-1)
-    plane, ends = _plane(paths, groups[:, -1])
+
+    def group(members: Sequence[str]) -> Tensor:
+        """The mean vector of some words at every stage: l+1 m."""
+        vectors: list[Tensor] = []
+        for member in members:
+            sentence = template.replace("{}", member)
+            runner = runner_for(model, sentence, tokenizer=tokenizer)
+            stages, _ = hidden_states(runner, blocks)
+            vectors.append(stages[:, _places(runner, member)].mean(1))
+        return torch.stack(vectors).mean(0)
+
+    groups = torch.stack([group(members) for members in toward.values()])
+    stacked = torch.stack(paths)
+    similarity = torch.cosine_similarity(stacked[:, :, None], groups.transpose(0, 1)[None], dim=-1)
+    plane, ends = _plane(stacked, groups)
     return Shift(
         word=word,
         model=runner_for(model, sentences[0], tokenizer=tokenizer).name,
@@ -197,17 +186,7 @@ def shift(
     )
 
 
-def _group(model: nn.Module, tokenizer: Any, template: str, members: list[str]) -> Tensor:
-    """The mean vector of some words at every stage: l+1 m."""
-    vectors: list[Tensor] = []
-    for member in members:
-        sentence = template.replace("{}", member)
-        runner = runner_for(model, sentence, tokenizer=tokenizer)
-        vectors.append(_stages(runner)[:, _places(runner, sentence, member)].mean(1))
-    return torch.stack(vectors).mean(0)
-
-
-def _places(runner: Runner, sentence: str, word: str) -> list[int]:
+def _places(runner: Runner, word: str) -> list[int]:
     """The tokens of a word, which must stand in the sentence once as a word of its own."""
     import re
 
@@ -215,51 +194,18 @@ def _places(runner: Runner, sentence: str, word: str) -> list[int]:
         raise OptionError(f"word must be a word, found {word!r}")
     spans = [
         match.span()
-        for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", sentence, re.IGNORECASE)
+        for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", runner.text, re.IGNORECASE)
     ]
     if len(spans) != 1:
-        raise OptionError(f"{word!r} must stand once in {sentence!r}, found {len(spans)} times")
+        raise OptionError(f"{word!r} must stand once in {runner.text!r}, found {len(spans)} times")
     start, stop = spans[0]
     return [
         at for at, token in enumerate(runner.tokens) if token.start < stop and token.end > start
     ]
 
 
-def _stages(runner: Runner) -> Tensor:
-    """Every token's vector before attention and after each layer: l+1 n m."""
-    model = runner.model
-    with eval_mode(model), torch.no_grad():
-        if is_hugging_face(model):
-            outputs: Any = model(input_ids=runner.rows(1), output_hidden_states=True)
-            return torch.cat(list(outputs.hidden_states)).double().cpu()
-        if not isinstance(model, Encoder | Decoder):
-            raise UnavailableError(
-                f"the layers of a {type(model).__name__} are not known: shift takes our encoders "
-                "and decoders, and Hugging Face models"
-            )
-        kept: list[Tensor] = []
-        blocks = list(model.stack.blocks)
-
-        def enter(_block: nn.Module, args: Any) -> None:
-            kept.append(args[0])
-
-        def leave(_block: nn.Module, _args: Any, output: Any) -> None:
-            kept.append(output)
-
-        hooks = [blocks[0].register_forward_pre_hook(enter)]
-        hooks += [block.register_forward_hook(leave) for block in blocks]
-        try:
-            runner.run(runner.rows(1), -1)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    return torch.cat(kept).double().cpu()
-
-
-def _taken(runner: Runner, places: list[int]) -> Tensor:
+def _value_weighted(layers: Sequence[Seen], places: list[int]) -> Tensor:
     """Σ over heads of ‖weight · value‖, from each token to the word: l n."""
-    with eval_mode(runner.model), through_the_seam(runner.model):
-        layers, _ = watch_rows(runner, runner.rows(1), Lens())
     flows: list[Tensor] = []
     for seen in layers:
         assert isinstance(seen.source, Recomputed)
@@ -269,14 +215,19 @@ def _taken(runner: Runner, places: list[int]) -> Tensor:
     return torch.stack(flows)
 
 
-def _plane(paths: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """Paths and ends in the plane of their two greatest spreads."""
-    points = torch.cat([paths.flatten(0, 1), ends])
-    centre = points.mean(0)
-    _, _, axes = torch.linalg.svd(points - centre, full_matrices=False)
-    axes = axes[:2]
+def _plane(paths: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Paths `s l+1 m` and the groups' ends in a plane: `s l+1 2` and `g 2`.
+
+    Vectors are compared by direction, as the cosine does. What a layer does to all words alike is
+    left out: at each stage the middle of the groups is the origin. The plane is that of the two
+    greatest spreads of words and groups at the end.
+    """
+    paths, groups = (nn.functional.normalize(each, dim=-1) for each in (paths, groups))
+    middle = groups.mean(0)  # l+1 m
+    paths, groups = paths - middle, groups - middle
+    ends = torch.cat([paths[:, -1], groups[:, -1]])
+    _, _, axes = torch.linalg.svd(ends - ends.mean(0), full_matrices=False)
+    axes = nn.functional.pad(axes[:2], (0, 0, 0, 2 - len(axes[:2])))
     # the sign of an axis is arbitrary: its greatest entry is made positive, so that pictures repeat
     axes = axes * axes.gather(1, axes.abs().argmax(1, keepdim=True)).sign()
-    flat = (points - centre) @ axes.T
-    count = len(points) - len(ends)
-    return flat[:count].view(*paths.shape[:2], 2), flat[count:]
+    return paths @ axes.T, groups[:, -1] @ axes.T
