@@ -47,7 +47,7 @@ export function create(app) {
     html("div", { class: "grid" },
       html("section", { class: "card", "aria-label": "Nearness to each group" }, html("h3", {}, "Nearness to each group"), html("p", { class: "hint" }, "cosine with the mean of the group, layer by layer"), chart,
         html("details", { class: "same" }, html("summary", {}, "All numbers"), all)),
-      html("section", { class: "card", "aria-label": "The way" }, html("h3", {}, "The way"), html("p", { class: "hint" }, "in the plane of the two greatest spreads; ○ before attention, ● at the end, ★ groups"), plane,
+      html("section", { class: "card", "aria-label": "The way" }, html("h3", {}, "The way"), html("p", { class: "hint" }, "seen from the middle of the groups; ○ before attention, ● at the end, ★ groups"), plane,
         html("details", { class: "same" }, html("summary", {}, "The same in Python"), python))),
     sentences);
   let later = 0;
