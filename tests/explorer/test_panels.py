@@ -15,7 +15,7 @@ from explorer.conftest import SENTENCE, Server
 from limelight.seeing.recording.recording import Recording
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 Opened = Callable[..., "Page"]
 
@@ -247,7 +247,7 @@ def test_the_parts_of_a_score_are_the_library_s(opened: Opened, rec: Recording) 
     drawn(page, "why-panel")
     split = ll.why(ll.look("The cat sat on the mat", model="smollm2"), 2, 0, 4, 1)
     assert page.locator("[data-score]").inner_text() == signed(split.score)
-    assert "Every source is told apart" in page.locator(".reach").inner_text()
+    assert "Every source stands by itself" in page.locator(".reach").inner_text()
     assert page.locator(".link-choice .token[disabled]").count() == 1
 
 
@@ -459,6 +459,67 @@ def test_what_is_shared_makes_the_same_picture(
     with page.expect_download() as waiting:
         page.get_by_role("button", name="Save heat map as PNG").click()
     assert Path(waiting.value.path()).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_is_read_by_a_vision_model(browser: Browser, tmp_path: Path) -> None:
+    from PIL import Image
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    model = ViTModel(
+        ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                  image_size=64, patch_size=16)
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5 if parameter.ndim > 1 else 1)  # far from uniform
+    model.save_pretrained(tmp_path / "vit")
+    across = torch.arange(64).expand(64, 64)
+    pixels = torch.stack([4 * across, 4 * across.T, 255 - across], dim=-1).to(torch.uint8).numpy()
+    Image.fromarray(pixels).save(tmp_path / "picture.png")
+    rec = ll.look(pixels, model=str(tmp_path / "vit"))
+    server = Server("--port", "0", "--no-open", "--model", str(tmp_path / "vit"), "minilm")
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.set_default_timeout(60_000)
+    try:
+        page.goto(server.url)
+        notice = page.locator(".notice").first
+        page.locator(".notice", has_text="reads pictures").wait_for()
+        page.set_input_files("#file", tmp_path / "picture.png")
+        page.locator(".picture-card .patch").nth(15).wait_for()
+        assert notice.is_hidden()
+        page.locator("select[aria-label=Layer]").select_option("1")
+        page.locator("select[aria-label=Head]").select_option("0")
+        page.locator(".picture-card .patch").nth(5).click()
+        weights = rec.weights(1, 0)[6]
+        best = int(weights[1:].argmax())
+        expected = f"1,1 looks at {best // 4},{best % 4} {three(weights[1 + best])}"
+        until(
+            page,
+            f"document.querySelector('.picture-card .caption').innerText.startsWith('{expected}')",
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.get_by_role("tab", name="Cause").click()
+        page.locator(".notice", has_text="of texts").wait_for()
+        page.locator("select.models").select_option("minilm")
+        page.locator(".notice", has_text="minilm reads texts").wait_for()
+    finally:
+        page.close()
+        server.stop()
+
+
+def test_every_colour_that_the_style_sheet_names_is_set(opened: Opened) -> None:
+    page = opened()
+    unset = page.evaluate(
+        """() => {
+          const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
+          const used = /--[a-z]+(?=\\))/g;
+          const names = new Set(rules.flatMap((rule) => rule.cssText.match(used) ?? []));
+          const drawn = getComputedStyle(document.querySelector(".cell"));
+          return [...names].filter((name) => !drawn.getPropertyValue(name));
+        }"""
+    )
+    assert unset == []
 
 
 def test_errors_are_readable_and_the_page_goes_on(opened: Opened) -> None:

@@ -48,6 +48,23 @@ def test_a_tile_is_a_part_of_the_weights_and_a_cell_the_greatest_under_it(server
     torch.testing.assert_close(looks["from"], weights[:, [2, 18]].sum(1), rtol=0, atol=1e-5)
 
 
+def test_all_places_of_a_word_are_searched_however_many(server: Server) -> None:
+    text = "the cat " * 250
+    rec = ll.look(text)
+    the, cat = ([k for k, t in enumerate(rec.tokens) if t.text == w] for w in ("the", "cat"))
+    assert len(the) == 250
+    places = [*the, *cat]
+    weights = torch.stack([seen.dense()[0] for seen in rec.layers])
+    link = server.ask("api/link", model="minilm", text=text, queries=places, keys=cat)
+    found = parse_frame(link.content)[1]["weights"]
+    expected = weights[:, :, places][..., cat].sum(-1).mean(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    where = {"model": "minilm", "text": text, "layer": 3, "head": 1}
+    looks = parse_frame(server.ask("api/tokens", **where, tokens=places).content)[1]
+    torch.testing.assert_close(looks["from"], weights[3, 1][:, places].sum(1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(looks["to"], weights[3, 1][places].sum(0), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
@@ -71,6 +88,15 @@ def test_bad_requests_get_a_readable_error(
     answer = httpx.post(server.url + "api/look", content=body, headers=headers, timeout=60)
     assert answer.status_code == status
     assert says in answer.json()["error"]
+
+
+def test_a_picture_comes_as_pixels_and_nothing_is_decoded(server: Server) -> None:
+    for pixels, says in (("/wAA", "reads texts"), ("/w==", "found 1"), ("!!!!", "base64")):
+        answer = server.ask("api/picture", model="minilm", width=1, height=1, pixels=pixels)
+        assert answer.status_code == 422
+        assert says in answer.json()["error"]
+    gone = server.ask("api/look", model="minilm", text="picture:0123456789abcdef")
+    assert (gone.status_code, "drop it again" in gone.json()["error"]) == (422, True)
 
 
 def test_nul_bytes_and_strange_letters_are_texts_too(server: Server) -> None:

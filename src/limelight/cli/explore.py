@@ -30,8 +30,7 @@ def explore(
     # machine is busy: a sentence then takes ten times as long. OpenMP reads this when torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-    from limelight.explorer.explore import installed_models
-    from limelight.explorer.model_store import ModelStore
+    from limelight.explorer.model_store import ModelStore, installed_models
     from limelight.explorer.server import serve
 
     names = [*(model or ()), *(more or ())] or installed_models()

@@ -15,8 +15,7 @@ from starlette.exceptions import HTTPException
 from limelight.errors import LimelightError, UnavailableError
 from limelight.explorer import schemas
 from limelight.explorer.dispatch import Dispatcher
-from limelight.explorer.frames import MEDIA
-from limelight.explorer.model_store import ModelStore, TextTooLongError
+from limelight.explorer.model_store import ModelStore
 from limelight.explorer.page_config import page_config
 from limelight.explorer.routes import add_routes
 from limelight.explorer.security import SecurityMiddleware
@@ -54,7 +53,7 @@ _FRAME: dict[int | str, dict[str, Any]] = {
     **_ERRORS,
     200: {
         "description": "A frame: see `frames`.",
-        "content": {MEDIA: {"schema": {"type": "string", "format": "binary"}}},
+        "content": {schemas.FRAME: {"schema": {"type": "string", "format": "binary"}}},
     },
 }
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -134,8 +133,11 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(LimelightError)
     async def known(_: Request, error: Exception) -> JSONResponse:
         kinds: dict[type[Exception], int] = {
-            TextTooLongError: 413, QueueFullError: 429, JobTimeoutError: 503, UnavailableError: 503
-        }  # fmt: skip
+            schemas.TextTooLongError: 413,
+            QueueFullError: 429,
+            JobTimeoutError: 503,
+            UnavailableError: 503,
+        }
         return error_response(kinds.get(type(error), 422), str(error))
 
     @app.exception_handler(ClientDisconnectedError)

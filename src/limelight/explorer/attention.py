@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -11,24 +12,42 @@ from torch.nn.functional import adaptive_max_pool2d
 
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
+from limelight.explorer.long import weights_between
 from limelight.explorer.patterns import MAX_TOKENS as MAX_PATTERNS
 from limelight.explorer.patterns import PATTERNS, patterns
 from limelight.explorer.worker import Job
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
-from limelight.views.page.document import description
+from limelight.views.page.document import description, patch_shares
 
 MAX_WEIGHTS = 1_500_000
 """Weights of all heads together that travel with the first answer; of more, heads come singly."""
 MAX_WHOLE = 1024
 """Tokens up to which a head travels whole; longer texts are looked at by tiles."""
+MAX_KEPT = 1 << 20
+"""Bytes of an answer that is kept beside its recording."""
 THUMB = 48
 """Cells along a side of a small map."""
 _ROWS = 64
 """Rows of all heads of a layer that are computed at a time: 18 MB at 8,192 tokens of nine heads."""
+_EXACT = 256
+"""Queries whose rows are computed whole."""
 
 
-def text_frame(recording: Recording, kind: str) -> bytes:
+_frames: WeakKeyDictionary[Recording, bytes] = WeakKeyDictionary()
+
+
+def text_frame(recording: Recording, kind: str, name: str) -> bytes:
+    """As `describe`, made once while the recording is kept: many may look at the same text."""
+    known = _frames.get(recording)
+    if known is None:
+        known = describe(recording, kind, name)
+        if len(known) <= MAX_KEPT:
+            _frames[recording] = known
+    return known
+
+
+def describe(recording: Recording, kind: str, name: str) -> bytes:
     """The tokens, where to begin, and the weights of all heads, or a small map of each.
 
     `weights` l h i j where they are few, else `thumbs` l h r c: the greatest weight of each cell.
@@ -36,8 +55,8 @@ def text_frame(recording: Recording, kind: str) -> bytes:
     `patterns`.
     """
     shape = (len(recording.layers), *recording.layers[0].extent[1:])
-    head: dict[str, Any] = {
-        **description(recording), "text": read_text(recording), "kind": kind, "patterns": []
+    header: dict[str, Any] = {
+        **description(recording), "text": name, "kind": kind, "patterns": []
     }  # fmt: skip
     count = 1
     for size in shape:
@@ -49,12 +68,23 @@ def text_frame(recording: Recording, kind: str) -> bytes:
         arrays["thumbs"] = torch.stack([_thumb(seen.map.max[0]) for seen in recording.layers])
     longest = max(len(recording.queries), len(recording.tokens))
     if longest <= MAX_PATTERNS:
-        head["patterns"], arrays["patterns"] = PATTERNS, patterns(recording)
+        header["patterns"] = PATTERNS
+        arrays["patterns"] = patterns(recording, arrays.get("weights"))
     arrays["entropy"] = torch.stack([seen.entropy[0].float().mean(-1) for seen in recording.layers])
     norms = value_norms(recording) if longest <= MAX_WHOLE else None
     if norms is not None:
         arrays["norms"] = norms
-    return frame(head, arrays)
+    picture = recording.picture
+    if picture is not None:
+        pixels, arrays["pixels"] = picture.pixels, picture.pixels
+        header["picture"] = {
+            "rows": picture.rows, "columns": picture.columns, "leading": picture.leading,
+            "height": pixels.shape[0], "width": pixels.shape[1],
+        }  # fmt: skip
+        shares = patch_shares(recording)
+        if shares is not None:
+            arrays["rollout"] = shares
+    return frame(header, arrays)
 
 
 def head_frame(recording: Recording, layer: int, head: int) -> bytes:
@@ -70,20 +100,23 @@ def link_frame(
 ) -> bytes:
     """What some tokens give to some others, in every head: `weights` l h.
 
-    Summed over the keys, averaged over the queries. Only the rows of the queries are computed, so
-    that a text may be as long as it likes.
+    Summed over the keys, averaged over the queries. Rows of a few queries are computed whole, which
+    is exact; of many queries only what lies between them and the keys, up to rounding, so that all
+    places of a word in a long text can be asked for.
     """
     for token in queries:
         _check_token("queries", token, len(recording.queries))
     for token in keys:
         _check_token("keys", token, len(recording.tokens))
+    asked, wanted = torch.tensor(queries), torch.tensor(keys)
     sums: list[Tensor] = []
     for seen in recording.layers:
         total = torch.zeros(seen.extent.h)
-        for first in range(0, len(queries), _ROWS):
+        for rows in asked.split(_ROWS):
             job.pause()
-            rows = seen.rows(list(queries[first : first + _ROWS]))[0]
-            total += rows[..., list(keys)].float().sum((-2, -1)).cpu()
+            exact = len(asked) <= _EXACT
+            weights = seen.rows(rows)[..., wanted] if exact else weights_between(seen, rows, wanted)
+            total += weights[0].float().sum((-2, -1)).cpu()
         sums.append(total / len(queries))
     return frame({"queries": list(queries), "keys": list(keys)}, {"weights": torch.stack(sums)})
 

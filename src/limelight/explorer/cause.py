@@ -80,7 +80,9 @@ class _Run:
 
     def __init__(self, model: Model, recording: Recording, job: Job) -> None:
         if not isinstance(model, Encoder | Decoder):
-            raise OptionError("links are cut in encoders and decoders, not between two texts")
+            raise OptionError(
+                f"links are cut in encoders and decoders of texts, found a {type(model).__name__}"
+            )
         if model.tokens is None:
             raise UnavailableError("this model came without a tokenizer")
         ids = model.tokens.encode(recording.text, limit=model.config.context).ids

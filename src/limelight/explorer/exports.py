@@ -1,4 +1,4 @@
-"""What a person takes along: the page as one file, the numbers as JSON, the lines of Python."""
+"""What a person saves: the page as one file, the numbers as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from limelight.views.page.document import file_parts, header
 from limelight.views.page.html import page
 
 MAX_TOKENS = 1024
-"""Of a text that is taken along with all its weights."""
+"""Of a text that is saved with all its weights."""
 
 
 def html_file(recording: Recording, layer: int, head: int) -> str:
@@ -35,23 +35,3 @@ def json_file(recording: Recording, layer: int, head: int) -> str:
         "weights": recording.weights(layer, head).tolist(),
     }
     return dumps(document)
-
-
-def python_lines(
-    model: str, text: str, layer: int, head: int, token: int | None, valued: bool
-) -> str:
-    """The lines that make the same picture in Python."""
-    lines = [
-        "import limelight as ll",
-        "from limelight.views import save",
-        "",
-        f"rec = ll.look({text!r}, model={model!r})",
-        f"weights = rec.weights({layer}, {head})  # rows ask, columns answer",
-    ]
-    if valued:
-        lines.append(f"value = rec.steps({layer}, {head})['V'].value")
-        lines.append("weights = weights * value.norm(dim=-1)  # weight times length of the value")
-    if token is not None:
-        lines.append(f"print(rec.top({layer}, {head}, {token}))")
-    lines.append(f"save(rec, 'attention.png', layer={layer}, head={head})")
-    return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
-"""Numbers on their way to the page: a JSON head and the arrays after it, as they lie in memory.
+"""Numbers on their way to the page: a JSON header and the arrays after it, as they lie in memory.
 
-4 bytes      length of the head, little-endian
-head         JSON, filled up with spaces; `arrays` says name, dtype, shape and where it starts
+4 bytes      length of the header, little-endian
+header       JSON, filled up with spaces; `arrays` says name, dtype, shape and where it starts
 arrays       one after another, each starting at a multiple of 8
 """
 
@@ -14,9 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MEDIA = "application/vnd.limelight.frame"
-"""What the answer calls itself."""
-
 _NAMES = {
     torch.float32: "float32",
     torch.float16: "float16",
@@ -25,8 +22,8 @@ _NAMES = {
 }
 
 
-def frame(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:
-    """The head and its arrays as bytes.
+def frame(header: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:
+    """The header and its arrays as bytes.
 
     >>> data = frame({"n": 2}, {"x": torch.tensor([1.0, 2.0])})
     >>> parse_frame(data)
@@ -43,18 +40,18 @@ def frame(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> bytes:
         data += bytes(-len(data) % 8)
         parts.append(data)
         start += len(data)
-    text = json.dumps({**head, "arrays": places}, allow_nan=False, separators=(",", ":")).encode()
+    text = json.dumps({**header, "arrays": places}, allow_nan=False, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 4) % 8)
     return b"".join([len(text).to_bytes(4, "little"), text, *parts])
 
 
 def parse_frame(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The head and the arrays of a frame."""
+    """The header and the arrays of a frame."""
     size = int.from_bytes(data[:4], "little")
-    head = json.loads(data[4 : 4 + size])
+    header = json.loads(data[4 : 4 + size])
     kinds = {name: kind for kind, name in _NAMES.items()}
     arrays: dict[str, Tensor] = {}
-    for place in head.pop("arrays"):
+    for place in header.pop("arrays"):
         count = 1
         for extent in place["shape"]:
             count *= extent
@@ -67,4 +64,4 @@ def parse_frame(data: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
             else torch.empty(0, dtype=kind)
         )
         arrays[place["name"]] = flat.view(place["shape"])
-    return head, arrays
+    return header, arrays

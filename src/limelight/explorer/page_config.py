@@ -7,7 +7,6 @@ from typing import Any
 from limelight.colours import DARK, LIGHT
 from limelight.explorer.model_store import ModelStore
 from limelight.explorer.schemas import MAX_CHARACTERS, MAX_TOKENS
-from limelight.insight.shift import TEMPLATE
 from limelight.version import __version__
 
 EXAMPLES = [
@@ -51,7 +50,6 @@ def page_config(store: ModelStore) -> dict[str, Any]:
         "models": store.names,
         "recording": store.shown,
         "examples": EXAMPLES,
-        "template": TEMPLATE,
         "limits": {"characters": MAX_CHARACTERS, "tokens": MAX_TOKENS},
         "colours": {"light": LIGHT._asdict(), "dark": DARK._asdict()},
     }

@@ -15,10 +15,14 @@ PATTERNS = ["previous", "self", "next", "first", "same", "after same"]
 earlier in the text; and the token that came after it (induction)."""
 
 
-def patterns(recording: Recording) -> Tensor:
+def patterns(recording: Recording, weights: Tensor | None) -> Tensor:
     """The mean share of a query's weight that goes to each kind of place: `l h p`.
 
     Between two texts (cross-attention) there are no such places: all zeros.
+
+    Args:
+        recording: what was seen.
+        weights: `l h i j`, where they are known already.
     """
     layers, heads = len(recording.layers), len(recording.head_numbers)
     shares = torch.zeros(layers, heads, len(PATTERNS))
@@ -26,14 +30,15 @@ def patterns(recording: Recording) -> Tensor:
         return shares
     places = _places([token.text.casefold() for token in recording.tokens])
     for layer, seen in enumerate(recording.layers):
-        for first, tile in seen.in_tiles():
-            weights = tile[0].float().cpu()
-            rows = torch.arange(first, first + weights.shape[1])
+        tiles = seen.in_tiles() if weights is None else [(0, weights[layer, None])]
+        for first, tile in tiles:
+            tile = tile[0].float().cpu()
+            last = first + tile.shape[1]
             for kind, (queries, keys) in enumerate(places):
-                inside = (queries >= first) & (queries <= int(rows[-1]))
-                if inside.any():
-                    met = weights[:, queries[inside] - first, keys[inside]]
-                    shares[layer, :, kind] += met.sum(-1)
+                if first or last < len(recording.queries):
+                    inside = (queries >= first) & (queries < last)
+                    queries, keys = queries[inside] - first, keys[inside]
+                shares[layer, :, kind] += tile[:, queries, keys].sum(-1)
     counts = torch.tensor([max(1, len(queries.unique())) for queries, _ in places])
     return shares / counts
 

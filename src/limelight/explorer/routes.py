@@ -1,28 +1,24 @@
-"""The routes under /api/, a panel at a time."""
+"""The routes under /api/, a panel at a time.
+
+What computes a panel is imported by the worker when it is first needed: PyTorch takes longer to
+load than the page, which is served meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
-from limelight.explorer import (
-    attention,
-    cause,
-    exports,
-    generation,
-    long,
-    meaning,
-    roles,
-    schemas,
-    steps,
-    why,
-)
+from limelight.explorer import schemas
 from limelight.explorer.dispatch import Dispatcher
+from limelight.explorer.model_store import PICTURE
+from limelight.explorer.python_code import python_lines
 from limelight.explorer.worker import Job
-from limelight.seeing.recording.recording import Link, Recording
+
+if TYPE_CHECKING:
+    from limelight.seeing.recording.recording import Recording
 
 Responses = dict[int | str, Any]
 """What the OpenAPI document says of the answers, by status."""
@@ -36,11 +32,32 @@ def add_routes(
     @app.post("/api/look", responses=frames, response_class=Response)
     async def look(request: Request, body: schemas.TextRequest) -> Response:
         """What every head attends to in a text."""
-        return await dispatcher.frame(
-            request,
-            body,
-            lambda rec, _: attention.text_frame(rec, dispatcher.store.kind(body.model)),
-        )
+
+        def answer(rec: Recording, _: Job) -> bytes:
+            from limelight.explorer.attention import read_text, text_frame
+
+            name = body.text if body.text.startswith(PICTURE) else read_text(rec)
+            return text_frame(rec, dispatcher.store.kind(body.model), name)
+
+        return await dispatcher.frame(request, body, answer)
+
+    @app.post("/api/picture", responses=frames, response_class=Response)
+    async def picture(request: Request, body: schemas.PictureRequest) -> Response:
+        """What every head of a vision transformer attends to in a picture.
+
+        The header's `text` names the picture in the requests that follow.
+        """
+
+        def work(job: Job) -> bytes:
+            from limelight.explorer.attention import text_frame
+            from limelight.explorer.pictures import pixels_of
+
+            store = dispatcher.store
+            digest, pixels = pixels_of(body.pixels, body.height, body.width)
+            recording = store.picture(body.model, digest, pixels, job)
+            return text_frame(recording, store.kind(body.model), PICTURE + digest)
+
+        return Response(await dispatcher.run(request, work), media_type=schemas.FRAME)
 
     @app.post("/api/read", responses=events, response_class=Response)
     async def read(body: schemas.TextRequest) -> Response:
@@ -51,47 +68,72 @@ def add_routes(
 
         return await dispatcher.events(work)
 
-    def head_route(name: str, make: Callable[[Recording, int, int], bytes]) -> None:
-        """A route that answers with a frame of one head, documented by the docstring of `make`."""
+    @app.post("/api/head", responses=frames, response_class=Response)
+    async def head(request: Request, body: schemas.HeadRequest) -> Response:
+        """All weights of one head: `weights` i j."""
 
-        async def answer(request: Request, body: schemas.HeadRequest) -> Response:
-            return await dispatcher.frame(
-                request, body, lambda rec, _: make(rec, body.layer, body.head)
-            )
+        def answer(rec: Recording, _: Job) -> bytes:
+            from limelight.explorer.attention import head_frame
 
-        route = app.post(f"/api/{name}", name=name, description=make.__doc__, responses=frames,
-                         response_class=Response)  # fmt: skip
-        route(answer)
+            return head_frame(rec, body.layer, body.head)
 
-    head_route("head", attention.head_frame)
-    head_route("steps", steps.steps_frame)
-    head_route("overview", long.overview_frame)
+        return await dispatcher.frame(request, body, answer)
+
+    @app.post("/api/steps", responses=frames, response_class=Response)
+    async def steps(request: Request, body: schemas.HeadRequest) -> Response:
+        """Each step of a head as an array by its name; the header says formula and axes of each."""
+
+        def answer(rec: Recording, _: Job) -> bytes:
+            from limelight.explorer.steps import steps_frame
+
+            return steps_frame(rec, body.layer, body.head)
+
+        return await dispatcher.frame(request, body, answer)
+
+    @app.post("/api/overview", responses=frames, response_class=Response)
+    async def overview(request: Request, body: schemas.HeadRequest) -> Response:
+        """Of one head: the map, entropy and received along the axes, and its strongest links."""
+
+        def answer(rec: Recording, _: Job) -> bytes:
+            from limelight.explorer.long import overview_frame
+
+            return overview_frame(rec, body.layer, body.head)
+
+        return await dispatcher.frame(request, body, answer)
 
     @app.post("/api/link", responses=frames, response_class=Response)
     async def link(request: Request, body: schemas.LinkRequest) -> Response:
         """What some tokens give to some others, in every head."""
-        return await dispatcher.frame(
-            request, body, lambda rec, job: attention.link_frame(rec, body.queries, body.keys, job)
-        )
+
+        def answer(rec: Recording, job: Job) -> bytes:
+            from limelight.explorer.attention import link_frame
+
+            return link_frame(rec, body.queries, body.keys, job)
+
+        return await dispatcher.frame(request, body, answer)
 
     @app.post("/api/why", responses=errors)
-    async def why_(request: Request, body: schemas.WhyRequest) -> dict[str, Any]:
+    async def why(request: Request, body: schemas.WhyRequest) -> dict[str, Any]:
         """The score of one link, split by where its parts came from."""
 
         def work(job: Job) -> dict[str, Any]:
+            from limelight.explorer.why import score_parts
+
             model, rec = dispatcher.read(body, job)
             where = body.layer, body.head, body.query, body.key
-            return why.score_parts(model, rec, dispatcher.store.path(body.model), *where, job)
+            return score_parts(model, rec, dispatcher.store.path(body.model), *where, job)
 
         return await dispatcher.run(request, work)
 
     @app.post("/api/meaning", responses=errors)
-    async def meaning_(request: Request, body: schemas.MeaningRequest) -> dict[str, Any]:
+    async def meaning(request: Request, body: schemas.MeaningRequest) -> dict[str, Any]:
         """A word's path through the layers, in each of some sentences."""
 
         def work(job: Job) -> dict[str, Any]:
+            from limelight.explorer.meaning import word_path
+
             model, name = dispatcher.store.model(body.model), dispatcher.store.path(body.model)
-            return meaning.word_path(
+            return word_path(
                 model, name, body.word, body.sentences, body.groups, body.template, job
             )
 
@@ -100,66 +142,90 @@ def add_routes(
     @app.post("/api/worked", responses=errors)
     async def worked(request: Request, body: schemas.WorkedRequest) -> dict[str, Any]:
         """The worked example, edited cell by cell, and the audit of the printed numbers."""
-        edited = body.model_dump(exclude_none=True)
-        return await dispatcher.run(request, lambda _: steps.worked_example(edited))
+
+        def work(_: Job) -> dict[str, Any]:
+            from limelight.explorer.steps import worked_example
+
+            return worked_example(body.model_dump(exclude_none=True))
+
+        return await dispatcher.run(request, work)
 
     @app.post("/api/tile", responses=frames, response_class=Response)
     async def tile(request: Request, body: schemas.TileRequest) -> Response:
         """Exact weights of a part of a long text."""
-        where = body.layer, body.head, body.top, body.left, body.size, body.run
-        return await dispatcher.frame(request, body, lambda rec, _: long.tile_frame(rec, *where))
+
+        def answer(rec: Recording, _: Job) -> bytes:
+            from limelight.explorer.long import tile_frame
+
+            corner = body.top, body.left
+            return tile_frame(rec, body.layer, body.head, *corner, body.size, body.run)
+
+        return await dispatcher.frame(request, body, answer)
 
     @app.post("/api/tokens", responses=frames, response_class=Response)
-    async def looks(request: Request, body: schemas.TokensRequest) -> Response:
-        """Who looks at some tokens, and what they look at."""
-        return await dispatcher.frame(
-            request, body, lambda rec, _: long.tokens_frame(rec, body.layer, body.head, body.tokens)
-        )
+    async def tokens(request: Request, body: schemas.TokensRequest) -> Response:
+        """Which tokens attend to some tokens, and what those attend to."""
+
+        def answer(rec: Recording, job: Job) -> bytes:
+            from limelight.explorer.long import tokens_frame
+
+            return tokens_frame(rec, body.layer, body.head, body.tokens, job)
+
+        return await dispatcher.frame(request, body, answer)
 
     @app.post("/api/generate", responses=events, response_class=Response)
     async def generate(body: schemas.GenerateRequest) -> Response:
         """A continuation, token by token."""
-        return await dispatcher.events(
-            lambda job: generation.continuation(
-                dispatcher.store.model(body.model),
-                body.text, body.after, body.max_tokens, body.temperature, body.seed, job,
-            )
-        )  # fmt: skip
+
+        def work(job: Job) -> dict[str, Any]:
+            from limelight.explorer.generation import continuation
+
+            model = dispatcher.store.model(body.model)
+            how = body.max_tokens, body.temperature, body.seed
+            return continuation(model, body.text, body.after, *how, job)
+
+        return await dispatcher.events(work)
 
     @app.post("/api/html", responses=errors, response_class=Response)
     async def html(request: Request, body: schemas.HeadRequest) -> Response:
         """The page as one file that needs no server."""
-        return await dispatcher.file(
-            request, body, "attention.html", "text/html; charset=utf-8",
-            lambda rec: exports.html_file(rec, body.layer, body.head),
-        )  # fmt: skip
+
+        def make(rec: Recording) -> str:
+            from limelight.explorer.exports import html_file
+
+            return html_file(rec, body.layer, body.head)
+
+        kind = "text/html; charset=utf-8"
+        return await dispatcher.file(request, body, "attention.html", kind, make)
 
     @app.post("/api/json", responses=errors, response_class=Response)
     async def json(request: Request, body: schemas.HeadRequest) -> Response:
         """The weights of one head with all their digits."""
-        return await dispatcher.file(
-            request, body, "attention.json", "application/json",
-            lambda rec: exports.json_file(rec, body.layer, body.head),
-        )  # fmt: skip
+
+        def make(rec: Recording) -> str:
+            from limelight.explorer.exports import json_file
+
+            return json_file(rec, body.layer, body.head)
+
+        return await dispatcher.file(request, body, "attention.json", "application/json", make)
 
     @app.post("/api/python", responses=errors)
     async def python(body: schemas.PythonRequest) -> dict[str, str]:
         """The lines of Python that make the same picture."""
         name = dispatcher.store.path(body.model)
-        return {
-            "python": exports.python_lines(
-                name, body.text, body.layer, body.head, body.token, body.valued
-            )
-        }
+        where = body.layer, body.head, body.token
+        return {"python": python_lines(name, body.text, *where, body.valued)}
 
     @app.post("/api/effects", responses=events, response_class=Response)
     async def effects(body: schemas.EffectsRequest) -> Response:
         """What cutting each link of a token causes, link by link."""
 
         def work(job: Job) -> dict[str, Any]:
+            from limelight.explorer.cause import effects
+
             model, rec = dispatcher.read(body, job)
             where = _heads(rec) if body.everywhere else [(body.layer, body.head)]
-            return cause.effects(model, rec, body.query, where, job)
+            return effects(model, rec, body.query, where, job)
 
         return await dispatcher.events(work)
 
@@ -168,21 +234,28 @@ def add_routes(
         """What changes when some links are cut together."""
 
         def work(job: Job) -> dict[str, Any]:
+            from limelight.explorer.cause import cut
+            from limelight.seeing.recording.recording import Link
+
             model, rec = dispatcher.read(body, job)
             links: list[Link] = []
             for link in body.links:
                 where = _heads(rec) if body.everywhere else [(link.layer, link.head)]
                 links += [Link(layer, head, link.query, link.key, 0.0) for layer, head in where]
-            return cause.cut(model, rec, links, job)
+            return cut(model, rec, links, job)
 
         return await dispatcher.run(request, work)
 
     @app.post("/api/roles", responses=events, response_class=Response)
-    async def roles_(body: schemas.RolesRequest) -> Response:
+    async def roles(body: schemas.RolesRequest) -> Response:
         """What every head does, over a corpus."""
-        return await dispatcher.events(
-            lambda job: roles.roles(dispatcher.store.model(body.model), body.corpus, job)
-        )
+
+        def work(job: Job) -> dict[str, Any]:
+            from limelight.explorer.roles import roles
+
+            return roles(dispatcher.store.model(body.model), body.corpus, job)
+
+        return await dispatcher.events(work)
 
 
 def _heads(rec: Recording) -> list[tuple[int, int]]:

@@ -6,13 +6,23 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from limelight.errors import LimelightError
+
+FRAME = "application/vnd.limelight.frame"
+"""Media type of an answer with arrays: see `frames`."""
 MAX_CHARACTERS = 200_000
 """Of a text: far more than the 8,192 tokens that are looked at."""
 MAX_TOKENS = 8192
+MAX_SIDE = 448
+"""Pixels along a side of a picture; 803 kB as base64."""
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")]
 Name = Annotated[str, Field(min_length=1, max_length=400)]
 Place = Annotated[int, Field(ge=0, lt=1 << 20)]
+
+
+class TextTooLongError(LimelightError):
+    """A text of more tokens than are looked at."""
 
 
 class TextRequest(BaseModel):
@@ -31,7 +41,7 @@ class HeadRequest(TextRequest):
     head: Place
 
 
-Places = Annotated[list[Place], Field(min_length=1, max_length=256)]
+Places = Annotated[list[Place], Field(min_length=1, max_length=MAX_TOKENS)]
 
 
 class LinkRequest(TextRequest):
@@ -100,6 +110,21 @@ class EffectsRequest(HeadRequest):
 
     query: Place
     everywhere: bool = False
+
+
+class PictureRequest(BaseModel):
+    """A picture that the browser has decoded: red, green and blue of each pixel, row by row.
+
+    No image format is ever decoded here.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: Name
+    width: Annotated[int, Field(ge=1, le=MAX_SIDE)]
+    height: Annotated[int, Field(ge=1, le=MAX_SIDE)]
+    pixels: Annotated[str, Field(min_length=4, max_length=4 * MAX_SIDE * MAX_SIDE)]
+    """base64 of `height width 3` bytes"""
 
 
 class LinkToCut(BaseModel):

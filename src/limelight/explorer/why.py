@@ -32,7 +32,9 @@ def score_parts(
     all other pairs add, so that parts and rest make the score. `name` is what Python loads by.
     """
     if not isinstance(model, Encoder | Decoder):
-        raise OptionError("scores are split in encoders and decoders, not between two texts")
+        raise OptionError(
+            f"scores are split in encoders and decoders of texts, found a {type(model).__name__}"
+        )
     count = len(recording.tokens)
     if count > MAX_TOKENS:
         raise OptionError(f"why is for texts of up to {MAX_TOKENS} tokens, this one has {count:,}")

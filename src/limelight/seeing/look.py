@@ -373,7 +373,7 @@ class _Notes:
         model.eval()
         device = next(model.parameters()).device
         try:
-            with torch.no_grad(), intercept(self._record):
+            with torch.no_grad(), intercept(self._record, locate=lambda call: call):
                 if isinstance(model, Transformer):
                     memory = model.encode(source.to(device))
                     if target is not None:

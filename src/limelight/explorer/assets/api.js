@@ -39,9 +39,9 @@ export async function requestBlob(path, body, signal = undefined) {
 }
 
 /**
- * A head and its arrays: see `frames.py`.
+ * A header and its arrays: see `frames.py`.
  * @typedef {{ shape: number[], values: Float32Array | Int32Array | Uint8Array }} NumberArray
- * @typedef {{ head: any, arrays: Record<string, NumberArray> }} Frame
+ * @typedef {{ header: any, arrays: Record<string, NumberArray> }} Frame
  */
 
 /**
@@ -57,14 +57,14 @@ export async function requestFrame(path, body, signal = undefined) {
 /** @param {ArrayBuffer} data @returns {Frame} */
 export function parseFrame(data) {
   const size = new DataView(data).getUint32(0, true);
-  const head = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size)));
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size)));
   /** @type {Record<string, NumberArray>} */
   const arrays = {};
-  for (const { name, dtype, shape, start } of head.arrays) {
+  for (const { name, dtype, shape, start } of header.arrays) {
     const count = shape.reduce((/** @type {number} */ product, /** @type {number} */ extent) => product * extent, 1);
     arrays[name] = { shape, values: typed(dtype, data, 4 + size + start, count) };
   }
-  return { head, arrays };
+  return { header, arrays };
 }
 
 /** @param {string} dtype @param {ArrayBuffer} data @param {number} start @param {number} count */

@@ -3,6 +3,7 @@
 import { createArcs } from "../../views/page/assets/arcs.js";
 import { html } from "../../views/page/assets/dom.js";
 import { createHeatmap } from "../../views/page/assets/heatmap.js";
+import { createPicture } from "../../views/page/assets/picture.js";
 import { createSentence } from "../../views/page/assets/sentence.js";
 import { derive } from "../../views/page/assets/view.js";
 import { createWorth } from "../../views/page/assets/worth.js";
@@ -23,22 +24,51 @@ export function create(app) {
   let view = null;
   let turn = 0;
   let read = -1;
+  const warning = html("p", { class: "notice", role: "alert" });
+  const worth = html("div", {});
+  const picture = html("div", { class: "picture-place" });
+  /** @type {HTMLElement | null} */
+  let page = null;
 
+  /** The panels are made once and drawn anew for each text: making them takes longer than drawing. */
   function build() {
-    const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
     panels = {
       sentence: createSentence(/** @type {any} */ (store)), heatmap: createHeatmap(/** @type {any} */ (store)),
-      arcs: createArcs(/** @type {any} */ (store)), worth: createWorth(/** @type {any} */ (store), spec), overlay: createOverlay(app),
+      arcs: createArcs(/** @type {any} */ (store)), overlay: createOverlay(app),
     };
-    body.replaceChildren(
-      spec.warning ? html("p", { class: "notice", role: "alert" }, spec.warning) : "",
-      panels.sentence.element,
-      html("div", { class: "grid" },
+    page = html("div", {}, warning, panels.sentence.element,
+      html("div", { class: "grid" }, picture,
         card(app, "Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
         card(app, "Links", "left asks, right answers", panels.arcs, "arcs"),
         card(app, "Links of several heads", "a colour each; left asks, right answers", panels.overlay, "overlay"),
         card(app, "All heads", "click one; click with Shift or Ctrl to lay several over one another", grid, "heads-grid"),
-        card(app, "Worth a look", "strong links that neither their key nor their offset explains", panels.worth, "worth-card")));
+        card(app, "Worth a look", "strong links that neither their key nor their offset explains", { element: worth }, "worth-card")));
+  }
+
+  /** @type {{ element: HTMLElement, draw: (view: any) => void } | null} */
+  let links = null;
+  let awaited = 0; // the text whose rest is to be drawn, counted
+  let stale = false;
+
+  /** What stands below the fold is drawn once the picture above has been painted. @param {boolean} fresh @param {boolean} redraw */
+  function drawRest(fresh, redraw) {
+    stale ||= fresh;
+    if (!stale) drawBelow(redraw);
+    if (!fresh) return;
+    awaited += 1;
+    const mine = awaited;
+    requestAnimationFrame(() => setTimeout(() => { if (mine === awaited && app.text?.whole) drawBelow(true); }));
+  }
+
+  function drawBelow(/** @type {boolean} */ redraw) {
+    if (stale) {
+      links = createWorth(/** @type {any} */ (store), /** @type {import("./text.js").ReadText} */ (app.text).spec);
+      worth.replaceChildren(links.element);
+    }
+    stale = false;
+    links?.draw(view);
+    grid.update(store.get(), redraw);
+    body.dataset.below = `${store.get().read}`; // everything is drawn
   }
 
   /** @param {import("./state.js").Chosen} state @param {import("./state.js").Chosen | null} before */
@@ -51,7 +81,17 @@ export function create(app) {
       return;
     }
     const fresh = read !== state.read;
-    if (fresh) { read = state.read; build(); }
+    if (fresh) {
+      read = state.read;
+      if (!page) build();
+      warning.textContent = text.spec.warning;
+      warning.hidden = !text.spec.warning;
+      delete panels.picture;
+      if (text.spec.picture) panels.picture = createPicture(/** @type {any} */ (store), text.spec);
+      picture.replaceChildren(...(panels.picture ? [card(app, "Picture", "lit where the chosen patch looks", panels.picture, "picture-card")] : []));
+      body.classList.toggle("pictured", Boolean(text.spec.picture));
+      if (body.firstChild !== page) body.replaceChildren(/** @type {HTMLElement} */ (page));
+    }
     const excerpts = view?.excerpt && state.locked !== before?.locked;
     const redraw = fresh || !view || !before || excerpts || STRUCTURAL.some((key) => state[key] !== before[key]);
     if (redraw) {
@@ -74,8 +114,8 @@ export function create(app) {
     }
     view = { ...view, state };
     for (const panel of Object.values(panels)) (redraw ? panel.draw : panel.focus)(view);
-    grid.update(state, redraw);
     if (fresh && state.locked !== null) panels.sentence.reveal(state.locked);
+    drawRest(fresh, redraw);
     body.dataset.drawn = `${state.read}`;
   }
 

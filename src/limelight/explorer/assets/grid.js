@@ -7,7 +7,7 @@ import { headColour } from "./overlay.js";
 
 /** @typedef {import("./text.js").ReadText} ReadText */
 
-const MOST_PLACES = 256; // of a word: the first of them
+const SHADES = 256;
 /** @type {Record<string, string>} */
 const PATTERN_NAMES = { previous: "previous token", self: "itself", next: "next token", first: "first token (sink)", same: "same word before", "after same": "after the same word (induction)" };
 
@@ -56,7 +56,8 @@ export function createGrid(app, { several } = { several: true }) {
       html("optgroup", { label: "in this text" }, ...here, html("option", { value: "entropy" }, "sharpest first")));
     sort.value = kept && [...sort.options].some((option) => option.value === kept) ? kept : "layer";
     const heads = spec.heads.length;
-    thumbs = spec.layers.flatMap((_, layer) => spec.heads.map((__, head) => {
+    const shape = `${spec.layers.length} × ${heads}`;
+    if (shape !== cells.dataset.shape) thumbs = spec.layers.flatMap((_, layer) => spec.heads.map((__, head) => {
       const canvas = /** @type {HTMLCanvasElement} */ (html("canvas", { width: 1, height: 1 }));
       const note = html("span", { class: "note" });
       const does = html("span", { class: "note role" });
@@ -69,6 +70,7 @@ export function createGrid(app, { several } = { several: true }) {
       }, canvas, note, does));
       return { button, canvas, note, does, layer, head, place };
     }));
+    cells.dataset.shape = shape;
     painted = "";
     arrange();
     if (search.value.trim()) find();
@@ -127,7 +129,9 @@ export function createGrid(app, { several } = { several: true }) {
       cells.replaceChildren(...byRole(roles).flatMap(({ role, places }) => [
         html("h4", { class: "role-group", "data-role": role }, roleTitle(role), html("span", { class: "hint" }, ` ${places.length}`)),
         ...places.map((place) => thumbs[place].button)]));
-    } else cells.replaceChildren(...order.map(({ button }) => button));
+    } else if (order.length !== cells.children.length || order.some(({ button }, k) => cells.children[k] !== button)) {
+      cells.replaceChildren(...order.map(({ button }) => button));
+    }
     mark(store.get());
   }
 
@@ -148,8 +152,8 @@ export function createGrid(app, { several } = { several: true }) {
     found = null;
     search.removeAttribute("aria-invalid");
     if (asks && answers) {
-      const queries = tokens(read.spec.queries, asks).slice(0, MOST_PLACES);
-      const keys = tokens(read.spec.keys, answers).slice(0, MOST_PLACES);
+      const queries = tokens(read.spec.queries, asks);
+      const keys = tokens(read.spec.keys, answers);
       if (queries.length && keys.length) {
         try {
           const weights = await read.links(queries, keys);
@@ -171,8 +175,14 @@ export function createGrid(app, { several } = { several: true }) {
     const read = /** @type {ReadText} */ (text);
     const state = store.get();
     const palette = app.palette();
-    const hidden = new Set(state.background || read.arrays.thumbs ? [] : read.spec.keys.background);
-    for (const { canvas, place } of thumbs) {
+    const hidden = new Uint8Array(read.columns);
+    if (!state.background && !read.arrays.thumbs) for (const column of read.spec.keys.background) hidden[column] = 1;
+    let peak = 0; // of all heads, so that they can be compared
+    const shades = Uint32Array.from({ length: SHADES }, (_, k) => {
+      const [red, green, blue] = rgb(palette, k / (SHADES - 1));
+      return (255 << 24) | (blue << 16) | (green << 8) | red; // as they lie in memory
+    });
+    const pictures = thumbs.map(({ canvas, place }) => {
       const matrix = read.thumb(place);
       const [rows, columns] = [Math.min(matrix.rows, 48), Math.min(matrix.columns, 48)];
       const pooled = new Float32Array(rows * columns);
@@ -180,18 +190,20 @@ export function createGrid(app, { several } = { several: true }) {
         const start = Math.floor((i * rows) / matrix.rows) * columns;
         for (let j = 0; j < matrix.columns; j += 1) {
           const at = start + Math.floor((j * columns) / matrix.columns);
-          const weight = hidden.has(j) ? 0 : matrix.at(i, j);
+          const weight = hidden[j] ? 0 : matrix.at(i, j);
           if (weight > pooled[at]) pooled[at] = weight;
+          if (weight > peak) peak = weight;
         }
       }
-      canvas.width = columns;
-      canvas.height = rows;
+      return { canvas, rows, columns, pooled };
+    });
+    for (const { canvas, rows, columns, pooled } of pictures) {
+      if (canvas.width !== columns) canvas.width = columns;
+      if (canvas.height !== rows) canvas.height = rows;
       const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
       const image = context.createImageData(columns, rows);
-      pooled.forEach((weight, k) => {
-        const [red, green, blue] = rgb(palette, height(weight, 1, state.log));
-        image.data.set([red, green, blue, 255], 4 * k);
-      });
+      const pixels = new Uint32Array(image.data.buffer);
+      pooled.forEach((weight, k) => { pixels[k] = shades[Math.round(Math.min(1, height(weight, peak, state.log)) * (SHADES - 1))]; });
       context.putImageData(image, 0, 0);
     }
   }

@@ -7,7 +7,8 @@ import { card } from "./cards.js";
 import { createGrid } from "./grid.js";
 import { Tiles } from "./tiles.js";
 
-const STRIP = 26; // pixels of a strip along an axis
+const STRIP = 54; // pixels beside the map: names of tokens from near, strips of statistics from afar
+const TALLEST = STRIP - 8; // of a strip's bars
 const NEAREST = 1 / 24; // tokens a pixel at most zoom: a token is 24 pixels wide
 
 /** @typedef {{ rows: number, columns: number, values: Float32Array }} Picture */
@@ -193,9 +194,9 @@ export function create(app) {
     const loud = Math.max(...sampled(received.values).map(Math.log1p));
     for (let p = 0; p < side; p += 1) {
       const [i, j] = [Math.floor(top + p * scale), Math.floor(left + p * scale)];
-      if (i < entropy.values.length) { pen.fillStyle = palette.ask; pen.fillRect(STRIP - 2 - (20 * entropy.values[i]) / (most || 1), STRIP + p, (20 * entropy.values[i]) / (most || 1), 1); }
+      if (i < entropy.values.length) { pen.fillStyle = palette.ask; const part = (TALLEST * entropy.values[i]) / (most || 1); pen.fillRect(STRIP - 2 - part, STRIP + p, part, 1); }
       if (j < received.values.length) {
-        const part = (20 * Math.log1p(received.values[j])) / (loud || 1);
+        const part = (TALLEST * Math.log1p(received.values[j])) / (loud || 1);
         pen.fillStyle = palette.answer;
         pen.fillRect(STRIP + p, STRIP - 2 - part, 1, part);
       }
@@ -208,19 +209,21 @@ export function create(app) {
   function names(pen, x, y, side) {
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
     const palette = app.palette();
-    pen.font = "10px system-ui, sans-serif";
+    pen.font = `${Math.min(12, Math.max(10, 0.7 / scale))}px system-ui, sans-serif`;
     pen.textBaseline = "middle";
+    pen.textAlign = "right";
     for (let k = Math.floor(top); k < top + side * scale && k < count(); k += 1) {
       pen.fillStyle = pointed?.row === k ? palette.ask : palette.ink;
-      if (y(k) + 0.5 / scale > STRIP) pen.fillText(spec.queries.labels[k].slice(0, 5), 0, y(k) + 0.5 / scale, STRIP - 2);
+      if (y(k) + 0.5 / scale > STRIP) pen.fillText(shorten(spec.queries.labels[k], 9), STRIP - 5, y(k) + 0.5 / scale, STRIP - 6);
     }
+    pen.textAlign = "left";
     for (let k = Math.floor(left); k < left + side * scale && k < count(); k += 1) {
       if (x(k) + 0.5 / scale < STRIP) continue;
       pen.save();
-      pen.translate(x(k) + 0.5 / scale, STRIP - 3);
+      pen.translate(x(k) + 0.5 / scale, STRIP - 5);
       pen.rotate(-Math.PI / 2);
       pen.fillStyle = pointed?.column === k ? palette.answer : palette.ink;
-      pen.fillText(spec.keys.labels[k].slice(0, 5), 0, 0, STRIP - 2);
+      pen.fillText(shorten(spec.keys.labels[k], 9), 0, 0, STRIP - 6);
       pen.restore();
     }
   }
@@ -230,6 +233,7 @@ export function create(app) {
     pen.imageSmoothingEnabled = false;
     pen.drawImage(/** @type {HTMLCanvasElement} */ (base), 0, 0, 96, 96);
     const by = 96 / count();
+    mini.hidden = side * scale >= count() - 1; // the map is the whole
     pen.strokeStyle = app.palette().ask;
     pen.lineWidth = 1.5;
     pen.strokeRect(left * by, top * by, Math.max(3, side * scale * by), Math.max(3, side * scale * by));
@@ -292,7 +296,7 @@ export function create(app) {
     const word = search.value.trim().toLowerCase();
     if (!word || !key) return;
     const merged = spec.keys.merged ?? spec.keys;
-    const tokens = spec.keys.labels.flatMap((label, k) => (label.toLowerCase() === word || merged.labels[spec.keys.words[k]]?.toLowerCase() === word ? [k] : [])).slice(0, 256);
+    const tokens = spec.keys.labels.flatMap((label, k) => (label.toLowerCase() === word || merged.labels[spec.keys.words[k]]?.toLowerCase() === word ? [k] : []));
     asked += 1;
     const mine = asked;
     if (!tokens.length) { seekers.replaceChildren(html("p", { class: "hint" }, `“${search.value}” does not occur as a word.`)); return; }
@@ -300,7 +304,7 @@ export function create(app) {
       const { arrays } = await requestFrame("/api/tokens", { ...JSON.parse(key), tokens });
       if (mine !== asked) return;
       const best = Array.from(arrays.from.values, (weight, query) => ({ weight, query })).filter(({ query }) => !tokens.includes(query)).sort((a, b) => b.weight - a.weight).slice(0, 20);
-      seekers.replaceChildren(html("p", { class: "hint" }, `“${search.value}” occurs ${tokens.length} times; together it gets from:`),
+      seekers.replaceChildren(html("p", { class: "hint" }, `“${search.value}” occurs ${tokens.length === 1 ? "once; it gets" : `${tokens.length} times; together they get`} from:`),
         ...best.map(({ weight, query }) => jump(spec, query, tokens.reduce((near, each) => (Math.abs(each - query) < Math.abs(near - query) ? each : near), tokens[0]), weight)));
       seekers.dataset.found = word;
     } catch (error) {

@@ -22,7 +22,8 @@ import { createTyping } from "./typing.js";
  * @property {() => string} scheme
  * @property {(message: string, kind?: string) => void} say
  * @property {(error: unknown) => void} fail
- * @property {(change: Partial<import("./state.js").Chosen>) => void} type reads a text, as if it were typed
+ * @property {() => boolean} reading whether an answer is awaited
+ * @property {(change: Partial<import("./state.js").Chosen>, picture?: import("./typing.js").Pixels) => void} type reads a text, as if it were typed, or a picture
  *
  * @typedef {object} Panel
  * @property {HTMLElement} element
@@ -48,7 +49,7 @@ async function boot() {
   const app = {
     store, config, text: null, roles: new Map(), palette, scheme,
     say: (words, kind = "") => { message.textContent = words; message.dataset.kind = kind; },
-    fail, type,
+    fail, type, reading: () => root.hasAttribute("aria-busy"),
   };
 
   const typing = createTyping(app);
@@ -82,23 +83,29 @@ async function boot() {
   // reading: the newest text wins, an answer that comes late is dropped
   let running = new AbortController();
   let turn = 0;
-  let reading = false; // what changes now was chosen by the text, not by a person
+  let settling = false; // what changes now was chosen by the text, not by a person
 
-  /** @param {Partial<import("./state.js").Chosen>} change */
-  async function type(change) {
+  /** @type {Set<string>} models that have answered */
+  const loaded = new Set();
+
+  /** @param {Partial<import("./state.js").Chosen>} change @param {import("./typing.js").Pixels | null} picture to read instead of a text */
+  async function type(change, picture = null) {
     const state = { ...store.get(), ...change };
     turn += 1;
     const mine = turn;
     running.abort();
     running = new AbortController();
-    if (!state.text.trim()) return;
+    if (!picture && !state.text.trim()) return;
     root.setAttribute("aria-busy", "true");
     const began = performance.now();
     const body = { model: state.model, text: state.text };
     try {
-      if (body.text.length > SHORT) await readLong(body, running.signal);
+      if (!picture && body.text.length > SHORT) await readLong(body, running.signal);
       if (mine !== turn) return;
-      const frame = await requestFrame("/api/look", body, running.signal);
+      if (!loaded.has(body.model)) app.say(`Loading ${body.model} …`);
+      const frame = picture ? await requestFrame("/api/picture", { model: body.model, ...picture }, running.signal) : await requestFrame("/api/look", body, running.signal);
+      loaded.add(body.model);
+      if (picture) change.text = body.text = frame.header.text; // what names it from now on
       if (mine !== turn) return; // stale: never drawn
       const text = new ReadText(frame, body, config.colours);
       const sameModel = app.text?.spec.model === text.spec.model && app.text?.spec.heads.length === text.spec.heads.length;
@@ -115,12 +122,12 @@ async function boot() {
       const panel = !text.whole && state.panel === "attention" ? { panel: "long" } : {};
       app.text = text;
       dressBar();
-      reading = true;
+      settling = true;
       store.set({ ...change, query: null, key: null, ...(sameModel ? {} : { others: [] }), ...place, ...locked, ...target, ...panel, read: turn });
-      reading = false;
+      settling = false;
       const took = Math.round(performance.now() - began);
       const part = /the first [\d,]+ of [\d,]+ tokens/.exec(text.spec.made)?.[0]; // a model takes so many at once
-      app.say(`${part ? `${part}, as many as this model takes` : `${text.rows.toLocaleString("en")} tokens`} · ${text.spec.layers.length} layers × ${text.spec.heads.length} heads · ${took} ms`);
+      app.say(`${part ? `${part}, as many as this model takes` : `${text.rows.toLocaleString("en")} ${text.spec.picture ? "patches" : "tokens"}`} · ${text.spec.layers.length} layers × ${text.spec.heads.length} heads · ${took} ms`);
       root.dataset.ready = String(turn);
     } catch (error) {
       if (mine === turn) fail(error);
@@ -203,6 +210,7 @@ async function boot() {
       stage.replaceChildren(next.element);
       stage.setAttribute("aria-labelledby", `tab-${panel}`);
       bar.hidden = !PANELS[panel].bar;
+      if (app.text) notice.hidden = true; // it spoke of another panel
     }
     next.update(store.get(), null);
     root.dataset.panel = panel;
@@ -210,7 +218,7 @@ async function boot() {
 
   store.watch((/** @type {import("./state.js").Chosen} */ state, /** @type {import("./state.js").Chosen} */ before) => {
     if (state.scheme !== before.scheme || state.systemDark !== before.systemDark) dress();
-    if (!reading && (state.layer !== before.layer || state.head !== before.head)) typing.pin();
+    if (!settling && (state.layer !== before.layer || state.head !== before.head)) typing.pin();
     controls?.show(state);
     tabs.show(state);
     if (state.panel !== before.panel || open === null) show().catch(fail);
@@ -284,6 +292,12 @@ function createTabs(app) {
       tabs[k].tabIndex = name === state.panel ? 0 : -1;
     });
     about.textContent = PANELS[state.panel].about;
+    // on a narrow screen the row of tabs is swiped
+    const chosen = tabs[names.indexOf(state.panel)];
+    if (state.panel !== shown && list.scrollWidth > list.clientWidth) list.scrollLeft = chosen.offsetLeft - (list.clientWidth - chosen.offsetWidth) / 2;
+    shown = state.panel;
   }
-  return { element: html("nav", { class: "tabs-row", "aria-label": "Panels" }, html("div", { class: "tabs", role: "tablist" }, ...tabs), why, about), show };
+  const list = html("div", { class: "tabs", role: "tablist" }, ...tabs);
+  let shown = "";
+  return { element: html("nav", { class: "tabs-row", "aria-label": "Panels" }, list, why, about), show };
 }

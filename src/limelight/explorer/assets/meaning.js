@@ -30,7 +30,7 @@ export function create(app) {
   const word = /** @type {HTMLInputElement} */ (html("input", { class: "find", "aria-label": "The word that is followed", spellcheck: "false", maxlength: 80, input: () => edit({ word: word.value.trim() }) }));
   const other = /** @type {HTMLTextAreaElement} */ (html("textarea", { class: "type small", rows: 1, "aria-label": "The second sentence", spellcheck: "false", maxlength: 4000, input: () => edit({ other: other.value }) }));
   const groups = /** @type {HTMLTextAreaElement} */ (html("textarea", { class: "type small groups", rows: 3, "aria-label": "Groups of words, a line each", spellcheck: "false", maxlength: 2000, input: () => edit({ groups: groups.value }) }));
-  const template = /** @type {HTMLInputElement} */ (html("input", { class: "find", "aria-label": "The sentence that the words of a group stand in, {} for the word", placeholder: config.template, spellcheck: "false", maxlength: 200, input: () => edit({ template: template.value.trim() }) }));
+  const template = /** @type {HTMLInputElement} */ (html("input", { class: "find", "aria-label": "The sentence that the words of a group stand in, {} for the word", spellcheck: "false", maxlength: 200, input: () => edit({ template: template.value.trim() }) }));
   const story = html("p", { class: "story", "aria-live": "polite" });
   const chart = html("div", { class: "drawing" });
   const plane = html("div", { class: "drawing" });
@@ -83,7 +83,7 @@ export function create(app) {
     } else if (way && (!before || state.scheme !== before.scheme || state.systemDark !== before.systemDark)) show();
   }
 
-  /** @param {object} request @param {string} now */
+  /** @param {{ template?: string }} request @param {string} now */
   async function measure(request, now) {
     running.abort();
     running = new AbortController();
@@ -93,6 +93,7 @@ export function create(app) {
       const answer = await requestJson("/api/meaning", request, mine.signal);
       if (mine !== running) return; // stale: never drawn
       way = answer;
+      if (!request.template) template.placeholder = answer.template;
       show();
       body.dataset.drawn = now;
     } catch (error) {
@@ -210,8 +211,13 @@ export function create(app) {
     });
     found.ends.forEach(([a, b], g) => {
       const near = x(a) > width - 90;
+      // names of stars that stand beside one another go above and below them
+      const twin = found.ends.find(([c, d], other) => other !== g && Math.abs(x(c) - x(a)) < 90 && Math.abs(y(d) - y(b)) < 16);
+      const name = shorten(found.groups[g], 16);
+      const above = twin !== undefined && (b > twin[1] || (b === twin[1] && a < twin[0]));
       parts.push(words(x(a), y(b) + 6, "★", { "text-anchor": "middle", fill: palette.ink, "font-size": 17 }),
-        words(x(a) + (near ? -11 : 11), y(b) + 5, shorten(found.groups[g], 16), { "text-anchor": near ? "end" : "start", fill: palette.ink }));
+        twin ? words(x(a), y(b) + (above ? -11 : 21), name, { "text-anchor": "middle", fill: palette.ink })
+          : words(x(a) + (near ? -11 : 11), y(b) + 5, name, { "text-anchor": near ? "end" : "start", fill: palette.ink }));
     });
     return svg("svg", { viewBox: `0 0 ${width} ${tall}`, width, height: tall, role: "img", "aria-label": `The way of ${found.word} in a plane, with ${found.groups.length} groups` }, ...parts);
   }

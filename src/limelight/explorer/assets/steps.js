@@ -69,7 +69,7 @@ export function create(app) {
         const frame = await requestFrame("/api/steps", request);
         if (mine !== turn) return;
         key = now;
-        about = frame.head;
+        about = frame.header;
         own = Object.fromEntries(Object.entries(frame.arrays).map(([name, { shape, values }]) => [name, {
           rows: shape.length > 1 ? shape[0] : 1, columns: shape[shape.length - 1], values: /** @type {Float32Array} */ (values),
         }]));

@@ -14,9 +14,10 @@ export class ReadText {
   /** @param {Frame} frame @param {{ model: string, text: string }} request @param {any} colours */
   constructor(frame, request, colours) {
     this.request = request;
-    const { head, arrays } = frame;
+    const { header, arrays } = frame;
+    const picture = header.picture ? { ...header.picture, pixels: arrays.pixels.values, rollout: arrays.rollout?.values ?? null } : null;
     /** @type {Spec & { kind: string, text: string, patterns: string[] }} */
-    this.spec = { ...head, keys: head.keys ?? head.queries, colours };
+    this.spec = { ...header, keys: header.keys ?? header.queries, colours, picture };
     this.arrays = arrays;
     this.rows = this.spec.queries.labels.length;
     this.columns = this.spec.keys.labels.length;

@@ -115,8 +115,8 @@ export function create(app) {
     story.replaceChildren(html("bdi", { class: "asker" }, split.query), " → ", html("bdi", { class: "answer" }, split.key), " scores ", html("strong", { class: "number", "data-score": "" }, plain(split.score)),
       ` (weight ${number(weights[target] ?? 0)}). The strongest part: ${first} of the query with ${second} of the key, ${plain(part)}.`);
     reach.replaceChildren(split.exact
-      ? "Every source is told apart; the parts add up to the score. The scale of each norm is held as it was."
-      : `This model normalises after each layer, so only the layer before can be told apart exactly: what lies further back is one source, “${split.sources.find((name) => name.startsWith("before")) ?? "before"}”. Choose layer 0 to see token and position.`);
+      ? "Every source stands by itself, and the parts add up to the score. The scale of each norm is held fixed."
+      : `This model normalises after each layer, so only the sources of the layer before can be separated exactly: what lies further back is one source, “${split.sources.find((name) => name.startsWith("before")) ?? "before"}”. Choose layer 0 to see token and position.`);
     caption.textContent = split.count > split.sources.length
       ? `the strongest ${split.sources.length} of ${split.count} sources; all other pairs together ${plain(split.rest)}`
       : `all ${split.count} sources: rows of the query, columns of the key`;

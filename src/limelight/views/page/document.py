@@ -326,12 +326,7 @@ def _picture(recording: Recording) -> dict[str, Any] | None:
         height, width = (max(1, side * MOST_PIXELS // longest) for side in pixels.shape[:2])
         smaller = adaptive_avg_pool2d(pixels.permute(2, 0, 1).float(), (height, width))
         pixels = smaller.round().to(torch.uint8).permute(1, 2, 0)
-    shares: Tensor | None = None
-    if len(recording.tokens) <= MOST_ROLLED and recording.layers[0].source is not None:
-        shares = torch.eye(len(recording.tokens))
-        for seen in recording.layers:
-            mean = seen.dense()[0].float().cpu().nan_to_num(0.0, 0.0, 0.0).mean(0)
-            shares = (shares + mean @ shares) / 2
+    shares = patch_shares(recording)
     return {
         "rows": picture.rows,
         "columns": picture.columns,
@@ -341,6 +336,20 @@ def _picture(recording: Recording) -> dict[str, Any] | None:
         "pixels": packed(pixels),
         "rollout": None if shares is None else packed(shares),
     }
+
+
+def patch_shares(recording: Recording) -> Tensor | None:
+    """What each patch is made of after all layers, were attention all there is (rollout): `n n`.
+
+    None where there are too many patches, or their weights cannot be computed again.
+    """
+    if len(recording.tokens) > MOST_ROLLED or recording.layers[0].source is None:
+        return None
+    shares = torch.eye(len(recording.tokens))
+    for seen in recording.layers:
+        mean = seen.dense()[0].float().cpu().nan_to_num(0.0, 0.0, 0.0).mean(0)
+        shares = (shares + mean @ shares) / 2
+    return shares
 
 
 def _thumbs(recording: Recording) -> dict[str, Any]:

@@ -67,22 +67,39 @@ export function reveal(/** @type {Element} */ frame, /** @type {Element} */ elem
   }
 }
 
+const PLAIN = /^[\x20-\x7e]*$/;
+const segmenter = "Segmenter" in Intl ? new Intl.Segmenter() : null;
+
 /** At most `limit` characters as people count them, so that no letter is parted from its marks. */
 export function shorten(/** @type {string} */ text, /** @type {number} */ limit) {
-  const letters = "Segmenter" in Intl
-    ? [...new Intl.Segmenter().segment(text.slice(0, 8 * limit))].map((part) => part.segment)
+  // of plain letters each is one character: most labels, and segmenting takes longer than drawing them
+  if (PLAIN.test(text)) return text.length <= limit ? text : `${text.slice(0, limit - 1)}…`;
+  const letters = segmenter
+    ? [...segmenter.segment(text.slice(0, 8 * limit))].map((part) => part.segment)
     : Array.from(text.slice(0, 8 * limit));
   const whole = letters.length <= limit && text.length <= 8 * limit;
   return whole ? text : `${letters.slice(0, limit - 1).join("")}…`;
 }
 
+/** @type {CanvasRenderingContext2D | null} */
 let pen = null;
+let penSize = 0;
+/** @type {Map<string, number>} widths at the size of the pen */
+const widths = new Map();
 
 /** How wide the text is drawn, in pixels. */
 export function widthOf(/** @type {string} */ text, /** @type {number} */ size) {
-  pen ??= document.createElement("canvas").getContext("2d");
-  pen.font = `650 ${size}px ${FONT}`;
-  return pen.measureText(text).width;
+  pen ??= /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
+  if (size !== penSize || widths.size > 4096) {
+    pen.font = `650 ${size}px ${FONT}`;
+    penSize = size;
+    widths.clear();
+  }
+  const known = widths.get(text);
+  if (known !== undefined) return known;
+  const { width } = pen.measureText(text);
+  widths.set(text, width);
+  return width;
 }
 
 /** The text, shortened until it takes no more room than this, nor more than so many letters. */

@@ -30,6 +30,7 @@ export function createHeatmap(store) {
 
   function draw(/** @type {import("./view.js").View} */ view) {
     drawn = view;
+    tip.hidden = true;
     layout = measure(view, frame.clientWidth || WIDEST);
     const { left, top, cell, rows, columns, bottom } = layout;
     const width = left + columns * cell + 8;

@@ -35,6 +35,8 @@ export function createSentence(store) {
   /** @type {number[]} */
   let tokens = [];
   let built = "";
+  /** @type {unknown} */
+  let spec = null;
   let open = false;
   let several = false;
   /** @type {View} */
@@ -47,8 +49,8 @@ export function createSentence(store) {
     tokens = view.excerpt && !(open && total <= MOST_BUTTONS) ? view.excerpt.rows : [...view.rows.labels.keys()];
     // the same buttons stay while they can: a new one would not have the focus
     const key = `${view.rows === view.spec.queries} ${tokens.length === total ? "all" : tokens.join()}`;
-    if (key !== built) build(view);
-    built = key;
+    if (key !== built || view.spec !== spec) build(view);
+    [built, spec] = [key, view.spec];
     more.hidden = total <= LONG || total > MOST_BUTTONS;
     more.textContent = open ? "Show excerpts" : `Show all ${total.toLocaleString("en")} tokens`;
     focus(view);

@@ -1,0 +1,28 @@
+"""The lines of Python that make the picture on the screen."""
+
+from __future__ import annotations
+
+from limelight.explorer.model_store import PICTURE
+
+
+def python_lines(
+    model: str, text: str, layer: int, head: int, token: int | None, valued: bool
+) -> str:
+    """The lines that make the same picture in Python."""
+    pictured = text.startswith(PICTURE)
+    source = 'Image.open("picture.png")' if pictured else repr(text)
+    lines = [
+        "import limelight as ll",
+        "from limelight.views import save",
+        *(["from PIL import Image"] if pictured else []),
+        "",
+        f"rec = ll.look({source}, model={model!r})",
+        f"weights = rec.weights({layer}, {head})  # rows ask, columns answer",
+    ]
+    if valued:
+        lines.append(f"value = rec.steps({layer}, {head})['V'].value")
+        lines.append("weights = weights * value.norm(dim=-1)  # weight times length of the value")
+    if token is not None:
+        lines.append(f"print(rec.top({layer}, {head}, {token}))")
+    lines.append(f"save(rec, 'attention.png', layer={layer}, head={head})")
+    return "\n".join(lines) + "\n"
