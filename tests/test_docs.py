@@ -9,10 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
 import limelight as ll
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -46,8 +50,8 @@ def test_every_figure_and_page_that_is_linked_is_there() -> None:
 
 
 def test_the_reference_names_everything_public() -> None:
-    text = (DOCS / "reference.md").read_text(encoding="utf-8")
-    begins = tuple(" ".join(re.findall(r"<!-- names: ([\w ]+) -->", text)).split())
+    pages = (page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    begins = tuple(" ".join(re.findall(r"<!-- names: ([\w ]+) -->", "".join(pages))).split())
     assert [home for home in ll._HOME.values() if not home.startswith(begins)] == []
 
 
@@ -61,7 +65,7 @@ def test_a_notebook_runs_as_it_stands(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path, browser: Browser) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", tmp_path / "site"],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -75,3 +79,18 @@ def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path) -> None:
         text = page.read_text(encoding="utf-8")
         assert not loads.search(text), page
         assert not styles.search(text), page
+    _opens_from_the_file_system(tmp_path / "site" / "guide" / "softmax.html", browser)
+
+
+def _opens_from_the_file_system(page: Path, browser: Browser) -> None:
+    """A formula is drawn, the search finds, and nothing but files is requested."""
+    requests: list[str] = []
+    tab = browser.new_page()
+    tab.on("request", lambda request: requests.append(request.url))
+    tab.goto(page.as_uri())
+    assert tab.locator("math mfrac").count() == 1
+    tab.locator("input.md-search__input").press_sequentially("rollout", delay=50)
+    tab.locator(".md-search-result__item").first.wait_for(state="attached")
+    tab.close()
+    assert requests
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []

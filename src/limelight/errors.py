@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class LimelightError(ValueError):
-    """Something a caller can mend: the message names what was found and what was expected."""
+    """An error that the caller can fix: the message names what was found and what was expected."""
 
 
 class ShapeError(LimelightError):

@@ -47,7 +47,7 @@ class Explorer:
 def explore(
     what: Recording | Model | str | Path | None = None, *, port: int = 0, height: int = 900
 ) -> Explorer:
-    """Look at a recording, or with a model at any text, in the browser or in a notebook's cell.
+    """Open the explorer on a recording or a model, in the browser or in a notebook cell.
 
     Args:
         what: a recording to open at; a model, its name or its path; the installed models unless

@@ -203,7 +203,7 @@ def cause(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Cause:
-    """Beside each weight of a token, what it causes.
+    """Measure what each link of a token causes, beside its weight.
 
     Each link of the token is cut by itself, in one head, in one layer, everywhere, before softmax
     or after it, and each key is hidden from all other tokens; what changes is the token's final
@@ -218,7 +218,7 @@ def cause(
         tokenizer: of a model that has none of its own, in transformers' form.
         controls: how many random links of other tokens are cut.
         seed: of the random links, the directions of the gradients, and the bootstrap.
-        progress: whether to show a bar; where a person looks on unless given.
+        progress: whether to show a progress bar; by default only in a terminal.
 
     >>> import limelight as ll
     >>> found = ll.cause("minilm", "The animal slept because it was tired.", "it", controls=8)

@@ -75,7 +75,7 @@ class Exercise(Result):
 def exercise(
     tokens: int = 3, size: int = 2, seed: int = 0, *, heads: int = 1, mask: MaskName = "none"
 ) -> Exercise:
-    """A fresh example with friendly numbers: one decimal, no ties, weights that are not alike.
+    """A new exercise with friendly numbers: one decimal, no ties, clearly different weights.
 
     Numbers are drawn from the seed until each row of scores has a clear winner, no two scores of a
     row are equal, and no row of weights is nearly uniform.

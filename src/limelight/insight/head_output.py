@@ -124,7 +124,7 @@ def wrote(
     *,
     model: nn.Module | None = None,
 ) -> HeadOutput:
-    """Split what a head wrote into a token by source tokens, and by where their values came from.
+    """Split what a head wrote into a token by source token, and by where their values come from.
 
         written = Σ_j w_ij W_o v_j = Σ_j Σ_s w_ij W_o W_v x_j,s     s: token, position, heads, FFNs
 

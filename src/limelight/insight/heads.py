@@ -223,7 +223,7 @@ def heads(
     seed: int = 0,
     progress: bool | None = None,
 ) -> HeadRoles:
-    """What every head of a model does, on texts and on probes whose answers are known.
+    """Find what every head of a model does, from texts and from probes with known answers.
 
     Position (previous, next, self, first, separator, local, broad), copying (induction, duplicate
     token, same token, retrieval), syntax and coreference against the best fixed offset, and the
@@ -237,7 +237,7 @@ def heads(
         texts: running text, streamed: a corpus of any size; plain sentences unless given.
         tokenizer: of a model that has none of its own, in transformers' form.
         seed: of the probes.
-        progress: whether to show a bar; where a person looks on unless given.
+        progress: whether to show a progress bar; by default only in a terminal.
     """
     if isinstance(model, str | Path):
         model = load(model)

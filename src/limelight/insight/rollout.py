@@ -74,7 +74,7 @@ class Rollout(Result):
 
 
 def rollout(rec: Recording, token: Pick, *, residual: float = 0.5) -> Rollout:
-    """What a token is made of after all layers, by attention alone.
+    """Attention rollout: how much of each token is in a token after all layers, by attention alone.
 
         Â = residual · I + (1 − residual) · mean over heads of A        shares = e_iᵀ Â_L ⋯ Â_1
 

@@ -82,7 +82,7 @@ def why(
     *,
     model: nn.Module | None = None,
 ) -> Why:
-    """Split the score of a link by where its parts came from, the scale of norms held fixed.
+    """Split the score of a link by where its parts come from, with the scale of norms held fixed.
 
         score = scale · Σ_s Σ_t q_s · k_t     s and t: token, position, each earlier head, each FFN
 

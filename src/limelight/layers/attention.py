@@ -32,7 +32,7 @@ Sight = Literal["all", "slice"]
 
 
 class Attention(nn.Module):
-    """Each token gathers from the others what it asks for, in several heads at once.
+    """Multi-head attention: each token gathers information from the others, in several heads.
 
         head_t = softmax(Q_t K_tᵀ / √d) V_t     Q_t = X W_t^Q,  K_t = M W_t^K,  V_t = M W_t^V
         output = concat(head_1 … head_h) · W^O

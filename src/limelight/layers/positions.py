@@ -15,7 +15,7 @@ from limelight.errors import OptionError
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:
-    """Positions as waves, from fast to slow: whole numbers `…` → float32 `… m`.
+    """Sinusoidal positions, from fast waves to slow ones: integers `…` → float32 `… m`.
 
         out[2t] = sin(p · 10000^(−2t/m)),  out[2t + 1] = cos(p · 10000^(−2t/m))
 
@@ -34,7 +34,7 @@ def sinusoidal(positions: Tensor, width: int) -> Tensor:
 
 
 class RelativeBias(nn.Module):
-    """A learned number for each head and distance, added to the scores, as in T5.
+    """A learned bias for each head and distance, added to the scores, as in T5.
 
         scores_ij += table[bucket(j − p_i), h]
 

@@ -184,7 +184,7 @@ def plain_angles(base: float, size: int) -> Tensor:
 
 
 class Rotary(nn.Module):
-    """The turns for the positions of a text; has no weights.
+    """Rotary position embedding: the rotations for given positions; has no weights.
 
     turned_p = x · cos(pθ) + swap(x) · sin(pθ), θ_t = base^(−2t/d)
 

@@ -23,7 +23,7 @@ ModelBiases = Literal["none", "inputs", "attention", "all"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """What a model is made of. Frozen; combinations that make no sense fail here, in words.
+    """The architecture of a model. Frozen; combinations that make no sense are refused.
 
     >>> Config.llama(layers=2, width=64, heads=4, kv_heads=3)
     Traceback (most recent call last):

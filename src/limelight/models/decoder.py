@@ -22,7 +22,7 @@ from limelight.ops.project import project
 
 
 class Decoder(nn.Module):
-    """Each token sees those before it and says which comes next (GPT-2, Llama and their kind).
+    """Each token sees those before it and predicts the next one (GPT-2, Llama and the like).
 
         x = embed(tokens);  x = block(x) for each block;  logits = x · headᵀ     `b n` → `b n v`
 

@@ -18,7 +18,7 @@ from limelight.models.tokens import Tokens
 
 
 class Encoder(nn.Module):
-    """Tokens in, one vector a token out, each knowing the whole text (BERT and its kind).
+    """Tokens in, one vector per token out, in the context of the whole text (BERT and the like).
 
         x = embed(tokens);  x = block(x) for each block     `b n` → `b n m`
 

@@ -35,7 +35,7 @@ class Pixels(NamedTuple):
 
 
 class VisionEncoder(nn.Module):
-    """Pixels in, one vector for [CLS] and one a patch out (ViT).
+    """Pixels in, one vector for [CLS] and one per patch out (ViT).
 
         x = [first, patches] + positions;  x = block(x) for each block;  norm(x)
         `b 3 height width` → `b n m`,  n = 1 + patches

@@ -64,7 +64,7 @@ def attend(
     lens: Lens | None = None,
     impl: Implementation = "auto",
 ) -> Tensor | tuple[Tensor, Seen]:
-    """Every query takes a weighted mix of the values, weighted by how well it matches their keys.
+    """Exact attention: each query gets the mean of the values, weighted by how well keys match it.
 
         output_i = Σ_j weights_ij · value_j
         weights_i = softmax_j(scale · query_i · key_j)
@@ -79,7 +79,7 @@ def attend(
         scale: 1/√d unless given.
         softcap: scores become cap·tanh(score/cap) before bias and mask (Gemma 2).
         dropout: the probability that a weight is dropped, drawn from torch's default generator.
-        lens: what to note about the weights on the way; the result is then `(output, seen)`.
+        lens: what to record about the weights; the result is then `(output, seen)`.
         impl: "auto" picks (`explain_choice` says what and why); a backend asked for by name,
             "native", "torch", "tiled" or "reference", serves or raises.
 
@@ -157,7 +157,7 @@ def explain_choice(
     lens: Lens | None = None,
     **options: Any,
 ) -> Choice:
-    """What `attend` would run for these arguments, and why; nothing is computed.
+    """Which implementation `attend` would use for these arguments, and why; nothing is computed.
 
     >>> import torch, limelight as ll
     >>> x = torch.zeros(1, 1, 4, 8, dtype=torch.float64)

@@ -35,7 +35,7 @@ class Alibi:
 
 
 def alibi(slopes: int | Sequence[float] | Tensor) -> Alibi:
-    """ALiBi with one slope a head; a number of heads stands for the paper's slopes.
+    """ALiBi, one slope per head; a number of heads stands for the slopes of the paper.
 
     >>> alibi(8).slopes.tolist()
     [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625]

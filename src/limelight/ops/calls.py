@@ -47,7 +47,7 @@ from limelight.ops.problem import Problem
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionCall:
-    """One attention call, before it is made: what is asked, and who asks.
+    """One attention call before it is computed: its inputs, and the module that makes it.
 
     weights_ij = exp(score_ij − lse_i), where lse is the row's own log-sum-exp unless sinks draw
     weight too or `lse` is given.
@@ -270,7 +270,7 @@ _computing: ContextVar[bool] = ContextVar("limelight_computing", default=False)
 def intercept(
     interceptor: Interceptor, model: nn.Module | None = None, *, locate: Locate | None = None
 ) -> Generator[None]:
-    """Within the block, attention calls are handed to `interceptor`, which gives their output.
+    """Within the block, hand attention calls to `interceptor`, which returns their output.
 
     Args:
         interceptor: takes an `AttentionCall` and gives the output `b h i e`; `call.attend()` is

@@ -27,15 +27,15 @@ def attend_packed(
     dropout: float = 0.0,
     impl: Implementation = "auto",
 ) -> Tensor:
-    """`attend` over sequences laid end to end, each attending within itself only.
+    """`attend` over sequences laid end to end, each attending only within itself.
 
     Args:
         query: `total h d`, the queries of all sequences one after the other.
         key: `total g d`.
         value: `total g e`.
         lengths: how many queries each sequence has; they sum to the total.
-        key_lengths: how many keys each has, if not as many as queries.
-        mask: asked within each sequence, as if it stood alone: `causal()`, `window(128)`, ..., or
+        key_lengths: how many keys each sequence has, if not as many as queries.
+        mask: applied within each sequence, as if it stood alone: `causal()`, `window(128)`, ..., or
             a bool tensor that broadcasts to `1 h i j` of every sequence.
         bias: `alibi(heads)`, or a tensor that broadcasts to `1 h total total`.
         scale: as in `attend`, and so are `softcap`, `dropout` and `impl`.

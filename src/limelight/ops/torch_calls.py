@@ -49,7 +49,7 @@ class TorchCalls(TorchFunctionMode):
 
 @contextmanager
 def serving() -> Generator[None]:
-    """Within the block, PyTorch's attention is computed by limelight's kernels.
+    """Within the block, limelight's kernels compute PyTorch's attention calls.
 
     Every `F.scaled_dot_product_attention` and `nn.MultiheadAttention` that this thread runs, in any
     module: the same numbers within rounding, at our speed. What limelight does not serve (nested
@@ -70,7 +70,7 @@ def serving() -> Generator[None]:
 
 
 def serve(module: _Module) -> _Module:
-    """The module itself, whose attention limelight's kernels compute from now on.
+    """Let limelight's kernels compute a module's attention from now on; returns the module.
 
     As `serving()` around each of its forward passes, in whichever thread runs it, and only there.
     Parameters, state dict, hooks and methods such as `generate` stay what they are; serving it

@@ -74,7 +74,7 @@ def look(
     patch: int | None = None,
     stack: Stack | None = None,
 ) -> Recording | Iterator[Recording]:
-    """Read a text, or a picture, with a model and record what every layer and head attends to.
+    """Run a model on a text or a picture and record what every layer and head attends to.
 
     A text longer than the model's context is cut; a warning and `recording.made` say how much was
     taken. Many texts are read some at a time, without padding, and give an iterator of recordings;

@@ -26,7 +26,7 @@ STUDIES = {
 
 
 def study(name: str, *, seed: int = 0) -> Study:
-    """Measure one claim of the documents.
+    """Measure one textbook claim about attention.
 
     Args:
         name: one of `STUDIES`.

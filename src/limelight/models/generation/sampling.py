@@ -18,7 +18,7 @@ from limelight.rng import generator_for
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to draw a token. Left as it is: greedy, always the likeliest.
+    """How to draw a token. By default greedy: always the likeliest.
 
         probabilities = softmax(logits / temperature), over the tokens that top_k and top_p leave;
         all on the likeliest token where temperature is 0

@@ -27,7 +27,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """How a set of tensors fits a model, by the names of the model.
+    """How well a set of tensors fits a model, by the names of the model's tensors.
 
     >>> from torch import nn, zeros
     >>> print(compare_weights(nn.Linear(2, 3), {"wieght": zeros(3, 2), "bias": zeros(4)}))
@@ -82,7 +82,7 @@ def compare_weights(
     *,
     rename: Mapping[str, str] | None = None,
 ) -> WeightsReport:
-    """Say which tensors are missing, left over or misshapen, with the nearest names.
+    """Report which tensors are missing, left over or misshapen, with the nearest names.
 
     Args:
         model: one of ours, or any module.
@@ -98,7 +98,7 @@ def load_weights(
     *,
     rename: Mapping[str, str] | None = None,
 ) -> None:
-    """Put foreign weights into a model; arguments as `compare_weights`.
+    """Load foreign weights into a model; the arguments are those of `compare_weights`.
 
     Raises:
         FileError: the whole report, where not every tensor fits; the model is as it was then.

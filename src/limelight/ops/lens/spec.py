@@ -50,7 +50,7 @@ from limelight.ops.masks.region import Extent
 
 @dataclass(frozen=True, slots=True)
 class Lens:
-    """What to note about the weights of an attention call.
+    """What to record about the weights of an attention call.
 
     Args:
         top: the number of strongest links to keep for each query.

@@ -127,7 +127,7 @@ def steps(
     Args:
         layer: the attention layer.
         x: `i m` or `1 i m`: one text.
-        head: the query head whose steps are told.
+        head: the query head whose steps are computed.
         memory: `j m` or `1 j m`: the tokens asked, x itself unless given.
         mask: as in the layer's call.
         bias: as in the layer's call.

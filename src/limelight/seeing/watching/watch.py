@@ -28,7 +28,7 @@ def watch(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> Generator[Watched]:
-    """Record what a model attends to while the block runs: any `nn.Module`.
+    """Record what a model, any `nn.Module`, attends to while the block runs.
 
     Seen is every call of `F.scaled_dot_product_attention`, `nn.MultiheadAttention` and limelight's
     own layers inside the model, and of Hugging Face's attention interface, by whichever way it is
