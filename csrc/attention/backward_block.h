@@ -256,15 +256,16 @@ inline void KeyBlock::adjusted(const Panel& panel, int64_t h, int64_t i0, const 
        [&](int64_t r, int half, vf sum) { store(weights_ + r * NR + half * W, sum); });
   for (int64_t r = panel.rows.low; r < panel.rows.high; ++r) {
     float* row = weights_ + r * NR;
+    const uint32_t bits = bits_of(panel, r), place = dropout_.row(head, i0 + r);
     if (cap_ > 0) {
       cap_row(p_, NR, row);
-      for (int t = 0; t < NR; t += W) {
-        const vf bent = load(row + t) * (static_cast<float>(kLn2) / cap_);
-        store(cap_grad_ + r * NR + t, 1.0f - bent * bent);
+      for (int half = 0; half < 2; ++half) {
+        const vf bent = load(row + half * W) * (static_cast<float>(kLn2) / cap_);
+        // A forbidden key may be infinite or NaN: its slope is 0.
+        store(cap_grad_ + r * NR + half * W, keep_lanes(1.0f - bent * bent, bits, half));
       }
     }
     shift_row(p_, b_, h, i0 + r, j0, imin(NR, keys_.high - j0), row);
-    const uint32_t bits = bits_of(panel, r), place = dropout_.row(head, i0 + r);
     for (int half = 0; half < 2; ++half) {
       vf rise = load(row + half * W) + minus_lse[r];
       if (inverse_sum_) rise = select(rise > 0.0f, vf{}, rise);  // huge scores are rounded: no weight exceeds 1

@@ -26,18 +26,9 @@ def shape_text(tensor: Tensor) -> str:
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
-    """Raise unless `tensor` is one."""
+    """Raise unless `tensor` is one that has a shape and strides: dense, not sparse or nested."""
     if not isinstance(tensor, Tensor):
         raise DtypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
-
-
-def check_plain(name: str, tensor: Tensor) -> Tensor:
-    """The tensor with its numbers where its memory says they are.
-
-    A sign or a conjugation that torch has put off is carried out. Sparse, nested and quantised
-    tensors are refused, and subclasses whose memory need not hold their numbers.
-    """
-    check_tensor(name, tensor)
     if tensor.is_nested or tensor.layout is not torch.strided:
         kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
         advice = (
@@ -46,6 +37,15 @@ def check_plain(name: str, tensor: Tensor) -> Tensor:
             else "tensor.to_dense() makes it one"
         )
         raise DtypeError(f"{name} is a {kind} tensor, expected a dense one; {advice}")
+
+
+def check_plain(name: str, tensor: Tensor) -> Tensor:
+    """The tensor with its numbers where its memory says they are.
+
+    A sign or a conjugation that torch has put off is carried out. Subclasses whose memory need not
+    hold their numbers are refused.
+    """
+    check_tensor(name, tensor)
     if type(tensor) not in _PLAIN and not _dispatches(tensor):
         raise DtypeError(
             f"{name} is a {type(tensor).__name__}, expected a plain torch.Tensor: "
@@ -135,6 +135,14 @@ def check_same_device(name: str, tensor: Tensor, like: Tensor, source: str) -> N
         raise DeviceError(f"{name} is on {tensor.device}, expected {like.device} as {source}")
 
 
+def check_device(device: str | torch.device) -> torch.device:
+    """The device of this name."""
+    try:
+        return torch.device(device)
+    except (TypeError, ValueError, RuntimeError):
+        raise DeviceError(f"device must name one, such as 'cpu', found {device!r}") from None
+
+
 def check_number(
     name: str,
     value: float,
@@ -185,6 +193,8 @@ def check_whole(name: str, value: int, least: int = 1, most: int | None = None) 
 
 def check_table(name: str, value: object, kind: torch.dtype) -> Tensor:
     """The value as a tensor of this type, if it is one or nested sequences of even lengths."""
+    if isinstance(value, Tensor):
+        value = check_plain(name, value)
     try:
         return torch.as_tensor(value, dtype=kind)
     except (TypeError, ValueError, RuntimeError, OverflowError):

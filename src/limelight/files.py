@@ -37,7 +37,7 @@ def writing(path: str | Path) -> Generator[Path]:
     >>> target.read_text()
     'whole'
     """
-    path = Path(path)
+    path = check_path(path)
     temporary = _beside(path)
     try:
         yield temporary
@@ -50,7 +50,7 @@ def writing(path: str | Path) -> Generator[Path]:
 
 def check_writable(path: str | Path) -> None:
     """Raise unless a file can be put there: for whoever computes long before there is one."""
-    path = Path(path)
+    path = check_path(path)
     try:
         if stat.S_ISDIR(path.stat().st_mode):
             raise FileError(f"{path}: cannot be written: it is a folder")
@@ -59,6 +59,13 @@ def check_writable(path: str | Path) -> None:
     except OSError as error:  # a name that is too long, among others
         raise FileError(f"{path}: cannot be written: {error.strerror}") from error
     _beside(path).unlink()
+
+
+def check_path(path: str | Path) -> Path:
+    """The path, if it is one: what else a caller may give has no file."""
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError(f"a path must be a text or a Path, found {path!r}")
+    return Path(path)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from limelight.colours import LIGHT
 from limelight.errors import FileError, UnavailableError
-from limelight.files import writing
+from limelight.files import check_path, writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 def save_figure(figure: Figure, path: str | Path) -> None:
     """Write the figure as its suffix says: .png, .svg or .pdf."""
-    path = Path(path)
+    path = check_path(path)
     if path.suffix.lower() not in FORMATS:
         raise FileError(f"path must end in one of {', '.join(FORMATS)}, found {path.name!r}")
     with _quiet_about_glyphs(), writing(path) as temporary:

@@ -238,5 +238,5 @@ def test_pipes_that_close_fill_up_or_hold_no_text() -> None:
     )
     assert closed.stderr == b"limelight: standard input is closed, expected text\n"
     binary = run("-", input=b"\xff\xfe")
-    assert binary.stderr.startswith(b"limelight: standard input is not UTF-8 text")
+    assert binary.stderr.startswith(b"limelight: standard input: not UTF-8 text")
     assert binary.returncode == closed.returncode == 2

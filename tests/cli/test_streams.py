@@ -42,7 +42,7 @@ def assert_refused(done: subprocess.CompletedProcess[bytes], words: str) -> None
 def test_text_that_is_not_utf_8(decoder: Path, tmp_path: Path) -> None:
     assert_refused(limelight("generate", decoder, b"ab\xffc"), "a text must be Unicode")
     done = limelight("embed", "-", "-o", tmp_path / "x.npy", input=b"ab\xff\n")
-    assert_refused(done, "standard input is not UTF-8 text")
+    assert_refused(done, "standard input: not UTF-8 text")
     assert not list(tmp_path.iterdir())
 
 

@@ -186,6 +186,7 @@ def test_pytorchs_causal_biases_are_masks(variant: Callable[[int, int], Tensor])
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     for out in (
         ll.attend(q, k, v, bias=bias),
+        ll.attend(q, k, v, mask=bias),
         ll.scaled_dot_product_attention(q, k, v, attn_mask=bias),
     ):
         assert torch.allclose(out, expected, atol=1e-5)
@@ -205,6 +206,7 @@ class Strange(torch.Tensor):
         (lambda t: t.as_subclass(Strange), "is a Strange, expected a plain torch.Tensor"),
         (lambda t: t.to_sparse(), "is a sparse_coo tensor, expected a dense one"),
         (lambda t: torch.nested.nested_tensor(list(t), layout=torch.jagged), "is a nested tensor"),
+        (lambda t: torch.nested.nested_tensor(list(t)), "is a nested tensor"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*")
@@ -212,11 +214,75 @@ def test_tensors_that_memory_does_not_tell_are_refused(
     make: Callable[[Tensor], Tensor], words: str
 ) -> None:
     plain = x(2, 2, 4, 8)
-    for call in (ll.attend, ll.scaled_dot_product_attention):
+    for call in (ll.attend, ll.scaled_dot_product_attention, ll.attend_linear):
         with pytest.raises(DtypeError, match="query " + words):
             call(make(plain), plain, plain)
     with pytest.raises(DtypeError, match="bias " + words):
         ll.attend(plain, plain, plain, bias=make(x(2, 2, 4, 4)))
+    with pytest.raises(DtypeError, match="mask " + words):
+        ll.attend(plain, plain, plain, mask=make(torch.ones(2, 2, 4, 4, dtype=torch.bool)))
+    with pytest.raises(DtypeError, match="factors " + words):
+        ll.AttentionCall(plain, plain, plain).scaled(make(torch.ones(2, 2, 4, 4)))
+    with pytest.raises(DtypeError, match="pairs " + words):
+        ll.without(make(torch.zeros(2, 2, dtype=torch.int64)))
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
+def test_lengths_and_layers_take_dense_tensors(untyped: None) -> None:
+    lengths = torch.tensor([2, 1])
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for odd in (lengths.to_sparse(), nested):
+        for make in (ll.padding, ll.documents, ll.anchors, ll.alibi):
+            with pytest.raises(DtypeError, match="expected a dense one"):
+                make(odd)
+    with pytest.raises(DtypeError, match="x is a nested tensor"):
+        ll.Attention(8, heads=2)(torch.nested.nested_tensor([x(3, 8), x(4, 8)]))
+    with pytest.raises(DtypeError, match="query is a nested tensor"):
+        ll.attend_packed(nested, nested, nested, [2])
+
+
+@pytest.mark.parametrize("impl", ["native", "tiled", "reference"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_forbidden_keys_have_no_influence_on_gradients(
+    impl: str, bad: float, softcap: float | None
+) -> None:
+    """Padding may hold anything: 0 · NaN made the gradient of every query NaN."""
+    plain = [x(2, 4, 9, 8), x(2, 2, 9, 8), x(2, 2, 9, 8)]
+    padded = [tensor.clone() for tensor in plain]
+    for tensor in padded[1:]:
+        tensor[0, :, 6:], tensor[1, :, 7:] = bad, -bad
+    grads: list[Tensor] = []
+    for tensors in (plain, padded):
+        leaves = [tensor.requires_grad_() for tensor in tensors]
+        mask = ll.padding([6, 7]) & ll.causal()
+        out = ll.attend(*leaves, mask=mask, softcap=softcap, impl=impl)
+        grads += [out, *torch.autograd.grad(out.square().sum(), leaves)]
+    for found, expected in zip(grads[4:], grads[:4], strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("impl", ["native", "reference"])
+def test_a_key_of_nan_is_unknown_to_the_queries_that_do_not_see_it(impl: str) -> None:
+    q, k, v = (x(1, 2, 6, 8) for _ in range(3))
+    k[:, :, 4] = float("nan")
+    q.requires_grad_()
+    out = ll.attend(q, k, v, mask=ll.causal(), impl=impl)
+    (grad,) = torch.autograd.grad(out.sum(), q)
+    assert grad[:, :, :4].isfinite().all()
+    assert grad[:, :, 4:].isnan().all()
+
+
+def test_a_sink_is_not_lost_among_very_low_scores() -> None:
+    q, k, v = (x(1, 2, 3, 8) for _ in range(3))
+    for low in (-1e9, -1e5):
+        call = ll.AttentionCall(
+            q, k[:, :, :1], v[:, :, :1], bias=torch.full((3, 1), low), sinks=torch.full((2,), low)
+        )
+        _, seen = call.attend(lens=ll.Lens())
+        # One key against a sink: its score and the sink are the same but for q·k.
+        share = torch.sigmoid(((q * k[:, :, :1]).sum(-1) / 8**0.5 + low) - low)
+        torch.testing.assert_close(seen.dense()[..., 0], share, atol=1e-2, rtol=0)
 
 
 @pytest.mark.parametrize("lens", [None, ll.Lens(top=1)])

@@ -61,5 +61,5 @@ def test_wrong_options_are_named(untyped: None) -> None:
         ll.attend_linear(q, k, k, causal=True)
     with pytest.raises(OptionError, match="features must be"):
         ll.attend_linear(q, k, k, features="relu")
-    with pytest.raises(OptionError, match="rank must be at least 1"):
+    with pytest.raises(OptionError, match="rank must be a whole number of at least 1"):
         ll.attend_linear(q, k, k, features="favor", rank=0)

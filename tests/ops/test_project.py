@@ -30,6 +30,17 @@ def test_few_rows_are_exact(shape: tuple[int, int], rows: int, biased: bool) -> 
     assert error <= 2 * (F.linear(x, weight, bias) - exact).abs().max() + 1e-5
 
 
+def test_a_bias_of_another_size_is_pytorchs_to_judge() -> None:
+    """The kernel would read beyond its end."""
+    x, weight = torch.randn(2, 4), torch.randn(6, 4)
+    with torch.no_grad():
+        one = torch.randn(1)
+        torch.testing.assert_close(project(x, weight, one), F.linear(x, weight, one))
+        with pytest.raises(RuntimeError, match="expanded size"):
+            project(x, weight, torch.randn(5))
+        torch.testing.assert_close(project(x, weight[0]), F.linear(x, weight[0]))
+
+
 def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts the calls that reach the kernel."""
     calls: list[int] = []

@@ -11,8 +11,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import BinaryIO
 
 from limelight.errors import FileError
+
+TEXT_LIMIT = 1 << 28
+"""Bytes of a text; no tokenizer takes more in a sensible time."""
 
 
 def one_line(message: str) -> str:
@@ -38,11 +42,20 @@ def read_stdin() -> str:
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise FileError("standard input is closed, expected text")
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return _text("standard input", sys.stdin.buffer)
     except OSError as error:
         raise FileError(f"standard input cannot be read: {error.strerror}") from error
+
+
+def _text(name: str, file: BinaryIO) -> str:
+    """All of an open file; a pipe is read to its end, a device that has none is refused."""
+    raw = file.read(TEXT_LIMIT + 1)
+    if len(raw) > TEXT_LIMIT:
+        raise FileError(f"{name}: holds more than {TEXT_LIMIT} bytes, the most that is read")
+    try:
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise FileError(f"standard input is not UTF-8 text: {error}") from error
+        raise FileError(f"{name}: not UTF-8 text: {error}") from error
 
 
 def read_input(file: Path) -> str:
@@ -53,11 +66,10 @@ def read_input(file: Path) -> str:
     if str(file) == "-":
         return read_stdin()
     try:
-        return file.read_text(encoding="utf-8-sig")
+        with file.open("rb") as opened:
+            return _text(str(file), opened).removeprefix("\ufeff")
     except OSError as error:
         raise FileError(f"{file}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise FileError(f"{file}: not UTF-8 text: {error}") from error
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from limelight.errors import OptionError
 from limelight.explorer.model_store import ModelStore, installed_models
 from limelight.explorer.server import ExplorerServer, serve
+from limelight.fields import checked
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.transformer import Transformer
@@ -44,6 +45,7 @@ class Explorer:
         return f"Explorer at {self.url}"
 
 
+@checked
 def explore(
     what: Recording | Model | str | Path | None = None, *, port: int = 0, height: int = 900
 ) -> Explorer:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from limelight.checks import check_whole
 from limelight.errors import OptionError
+from limelight.fields import checked
 from limelight.insight.interventions import ALL, CleanRun, Cuts, Effect
 from limelight.insight.rank_correlation import Correlation, correlations
 from limelight.insight.result import Result
@@ -193,6 +194,7 @@ class Cause(Result):
         return {name: getattr(self, name) for name in names}
 
 
+@checked
 def cause(
     model: str | Path | nn.Module,
     text: str | Tensor,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from limelight.checks import check_whole
 from limelight.errors import OptionError
+from limelight.fields import checked
 from limelight.insight.result import Result
 from limelight.insight.table import Table
 from limelight.insight.worked.example import Head, Layer, Worked
@@ -72,6 +73,7 @@ class Exercise(Result):
         }
 
 
+@checked
 def exercise(
     tokens: int = 3, size: int = 2, seed: int = 0, *, heads: int = 1, mask: MaskName = "none"
 ) -> Exercise:

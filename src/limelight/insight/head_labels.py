@@ -8,11 +8,13 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from limelight.fields import checked
 from limelight.files import read_json
 
 FILE = Path(__file__).with_suffix(".json")
 
 
+@checked
 def head_labels(model: str) -> dict[str, list[str]]:
     """The roles of a shipped model's heads: `{"layer.head": [role, ...]}`, the clearest first.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from limelight.fields import checked
 from limelight.insight.residual import decompose
 from limelight.insight.result import Result
 from limelight.insight.table import Table
@@ -116,6 +117,7 @@ class HeadOutput(Result):
         return {name: getattr(self, name) for name in names}
 
 
+@checked
 def wrote(
     rec: Recording,
     layer: int,

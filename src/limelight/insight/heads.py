@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError, UnavailableError
+from limelight.fields import checked
 from limelight.insight import head_measures as measures
 from limelight.insight.head_measures import Piece, Sums
 from limelight.insight.probes import RELATIONS, Sentence, filler_texts, needles, sentences
@@ -215,6 +216,7 @@ def _cell(x: int, y: int, colour: str, strength: float) -> Any:
     return Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=colour, alpha=shade, linewidth=0)
 
 
+@checked
 def heads(
     model: str | Path | nn.Module,
     texts: Iterable[str] | None = None,

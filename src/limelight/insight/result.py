@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from limelight.errors import FileError
-from limelight.files import writing
+from limelight.files import check_path, writing
 from limelight.insight.table import Table
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Result(ABC):
         """Write it as the ending says: .png, .svg, .pdf (the figure), .json, .md, .tex, .html."""
         from limelight.plotting import FORMATS, save_figure
 
-        path = Path(path)
+        path = check_path(path)
         ending = path.suffix.lower()
         if ending in FORMATS:
             return save_figure(self.figure(), path)

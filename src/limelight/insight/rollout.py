@@ -12,6 +12,7 @@ from torch import Tensor
 from limelight.checks import check_number
 from limelight.colours import LIGHT
 from limelight.errors import OptionError
+from limelight.fields import checked
 from limelight.insight.result import Result
 from limelight.insight.table import Table
 from limelight.ops.attend import attend
@@ -73,6 +74,7 @@ class Rollout(Result):
         }  # fmt: skip
 
 
+@checked
 def rollout(rec: Recording, token: Pick, *, residual: float = 0.5) -> Rollout:
     """Attention rollout: how much of each token is in a token after all layers, by attention alone.
 

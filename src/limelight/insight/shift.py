@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError
+from limelight.fields import checked
 from limelight.insight.hidden_states import attention_blocks, hidden_states
 from limelight.insight.result import Result
 from limelight.insight.runner import (
@@ -106,6 +107,7 @@ class Shift(Result):
         return {name: getattr(self, name) for name in names} | {"nearest": ends}
 
 
+@checked
 def shift(
     word: str,
     sentences: Sequence[str],

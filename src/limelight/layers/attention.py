@@ -13,6 +13,7 @@ from limelight.checks import (
     check_number,
     check_positive,
     check_probability,
+    check_tensor,
     check_whole,
     shape_text,
 )
@@ -229,6 +230,7 @@ class Attention(nn.Module):
         return x.unflatten(-1, (self.kv_heads, self.value_size))
 
     def _check_tokens(self, name: str, x: Tensor) -> None:
+        check_tensor(name, x)
         if x.ndim != 3 or x.shape[-1] != self.width:
             raise ShapeError(f"{name} has shape {shape_text(x)}, expected (b, n, m = {self.width})")
 

@@ -145,7 +145,7 @@ class Cache:
     """
 
     def __init__(self, layers: int, *, window: int | None = None, capacity: int = 64) -> None:
-        check_whole("cache layers", layers)
+        check_whole("cache layers", layers, 1, 1 << 16)
         check_whole("cache capacity", capacity)
         if window is not None:
             check_whole("cache window", window, 0)

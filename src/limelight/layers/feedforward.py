@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.checks import check_whole, shape_text
+from limelight.checks import check_tensor, check_whole, shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.layers.linear import Linear
 from limelight.ops.activations import gelu, gelu_tanh, swiglu
@@ -67,8 +67,8 @@ class FeedForward(nn.Module):
         if activation not in ACTIVATIONS:
             kinds = ", ".join(map(repr, ACTIVATIONS))
             raise OptionError(f"activation must be one of {kinds}, found {activation!r}")
-        hidden = 4 * width if hidden is None else hidden
         self.width = check_whole("width", width)
+        hidden = 4 * width if hidden is None else hidden
         check_whole("hidden", hidden)
         self.up = Linear(width, 2 * hidden if activation in GATED else hidden, bias=bias)
         self.down = Linear(hidden, width, bias=bias)
@@ -77,7 +77,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`… m` → `… m`, each token by itself."""
-        if x.shape[-1] != self.width:
+        check_tensor("x", x)
+        if not x.ndim or x.shape[-1] != self.width:
             raise ShapeError(f"x has shape {shape_text(x)}, expected m = {self.width} as last axis")
         rows = x.shape[:-1].numel()
         if rows <= RUN or torch.is_grad_enabled() or torch.compiler.is_compiling():

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from limelight.checks import check_whole
+from limelight.checks import check_tensor, check_whole
 from limelight.errors import OptionError
 
 
@@ -28,6 +28,7 @@ def sinusoidal(positions: Tensor, width: int) -> Tensor:
     """
     if check_whole("width", width) % 2:
         raise OptionError(f"sinusoidal positions need an even width, found {width}")
+    check_tensor("positions", positions)
     steps = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device)
     waves = positions.float()[..., None] * torch.exp(steps * (-math.log(10000.0) / width))
     return torch.stack((waves.sin(), waves.cos()), dim=-1).flatten(-2)
@@ -51,8 +52,8 @@ class RelativeBias(nn.Module):
         self, heads: int, *, buckets: int = 32, furthest: int = 128, both_ways: bool = True
     ) -> None:
         super().__init__()
-        check_whole("heads", heads)
-        side = check_whole("buckets", buckets) // (2 if both_ways else 1)
+        check_whole("heads", heads, 1, 1 << 20)
+        side = check_whole("buckets", buckets, 1, 1 << 20) // (2 if both_ways else 1)
         if side < 2 or (both_ways and buckets % 2):
             raise OptionError(f"relative positions need at least 4 buckets, even, found {buckets}")
         if check_whole("furthest", furthest) <= side // 2:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from limelight.checks import check_number, check_positive, check_whole
 from limelight.errors import OptionError
-from limelight.fields import check_fields
+from limelight.fields import check_fields, check_value
 
 Pairs = Literal["halves", "interleaved"]
 """Which two channels turn together: t and t + d/2, or 2t and 2t + 1."""
@@ -209,9 +209,10 @@ class Rotary(nn.Module):
         if pairs not in ("halves", "interleaved"):
             raise OptionError(f"pairs must be 'halves' or 'interleaved', found {pairs!r}")
         self.pairs: Pairs = pairs
-        if check_whole("size", size) % 2:
+        if check_whole("size", size, 1, 1 << 20) % 2:
             raise OptionError(f"rotary needs an even number of head channels, found {size}")
-        check_number("rotary base", base, "above 1", above=1.0)
+        base = check_number("rotary base", base, "above 1", above=1.0)
+        check_value("scaling", scaling, Scaling | None)
         self.size, self.base, self.scaling = size, base, scaling
         # A plain attribute, not a buffer: model.to(torch.bfloat16) must not round the angles.
         self._angles = self._make_angles(0)

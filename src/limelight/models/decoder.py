@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError
+from limelight.fields import check_value
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
 from limelight.models.inputs import causal_reach, prepare_inputs
@@ -49,6 +50,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        check_value("config", config, Config)
         if config.kind != "decoder":
             raise OptionError(f"Decoder needs a config of kind 'decoder', found {config.kind!r}")
         self.config = config

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from limelight.errors import OptionError
+from limelight.fields import check_value
 from limelight.models.config import Config
 from limelight.models.embedding.pooling import Pooling
 from limelight.models.inputs import full_reach, prepare_inputs
@@ -43,6 +44,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        check_value("config", config, Config)
         if config.kind != "encoder":
             raise OptionError(f"Encoder needs a config of kind 'encoder', found {config.kind!r}")
         self.config = config

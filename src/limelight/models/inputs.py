@@ -16,10 +16,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from limelight.checks import check_whole, shape_text
+from limelight.checks import check_tensor, shape_text
 from limelight.errors import DtypeError, OptionError, ShapeError
 from limelight.layers.cache import Cache
 from limelight.ops.masks.band import causal, window
+from limelight.ops.masks.counts import counts as whole_numbers
 from limelight.ops.masks.documents import documents
 from limelight.ops.masks.mask import Mask
 from limelight.ops.masks.padding import padding
@@ -72,9 +73,10 @@ def _prepare(
     reach: Mask | None,
     cache: Cache | None,
 ) -> Inputs:
+    check_tensor("tokens", tokens)
     if tokens.dtype not in (torch.int64, torch.int32):
         raise DtypeError(f"tokens is {tokens.dtype}, expected whole numbers (int64 or int32)")
-    counts = None if lengths is None else _counts(lengths)
+    counts = None if lengths is None else whole_numbers("each of lengths", lengths)
     if tokens.ndim == 1:
         return _prepare_packed(tokens, counts, reach, cache)
     if tokens.ndim != 2:
@@ -151,8 +153,3 @@ def causal_reach(back: int | None) -> Mask:
 def full_reach(around: int | None) -> Mask | None:
     """What a token of an encoder may see: all, or `around` on either side."""
     return None if around is None else window(around, around)
-
-
-def _counts(lengths: Sequence[int] | Tensor) -> tuple[int, ...]:
-    values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    return tuple(check_whole("each of lengths", value, 0) for value in values)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limelight.errors import FileError, OptionError, UnavailableError
-from limelight.files import read_text, writing
+from limelight.files import check_path, read_text, writing
 from limelight.models.chat import render
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Tokens:
 
     def save(self, path: str | Path) -> None:
         """Write `tokenizer.json`, replacing the file in one step."""
-        with writing(Path(path)) as temporary:
+        with writing(path) as temporary:
             temporary.write_text(self.tokenizer.to_str(), encoding="utf-8")
 
     @classmethod
@@ -141,7 +141,7 @@ class Tokens:
         """Read a `tokenizer.json`."""
         from tokenizers import Tokenizer
 
-        path = Path(path)
+        path = check_path(path)
         text = read_text(path)
         try:
             tokenizer = Tokenizer.from_str(text)
@@ -197,6 +197,8 @@ def prompt_ids(tokens: Tokens | None, prompt: str | Sequence[int]) -> list[int]:
 
 
 def _checked(texts: Sequence[str]) -> list[str]:
+    if not isinstance(texts, Iterable):
+        raise OptionError(f"texts must be a list of them, found {type(texts).__name__}")
     for text in texts:
         if not isinstance(text, str):
             raise OptionError(f"a text must be a str, found {type(text).__name__}")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from limelight.checks import shape_text
 from limelight.errors import OptionError, ShapeError
+from limelight.fields import check_value
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
 from limelight.models.inputs import Inputs, causal_reach, full_reach, prepare_inputs
@@ -66,6 +67,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        check_value("config", config, Config)
         if config.kind != "transformer":
             raise OptionError(
                 f"Transformer needs a config of kind 'transformer', found {config.kind!r}"

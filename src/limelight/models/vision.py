@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from limelight.checks import shape_text
 from limelight.errors import OptionError, ShapeError
+from limelight.fields import check_value
 from limelight.models.config import Config
 from limelight.models.inputs import Inputs
 from limelight.models.stack import Stack, init_weights
@@ -57,6 +58,7 @@ class VisionEncoder(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        check_value("config", config, Config)
         if config.kind != "vision":
             raise OptionError(
                 f"VisionEncoder needs a config of kind 'vision', found {config.kind!r}"

@@ -132,8 +132,7 @@ def run(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor
 
 def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[Tensor, Seen]:
     """The output of a checked problem, and what the lens saw of its weights."""
-    if not isinstance(lens, Lens):
-        raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
+    _check_lens(lens)
     if transformed():
         raise UnavailableError(
             "a lens cannot look into torch.compile, torch.vmap or another transform: "
@@ -146,6 +145,11 @@ def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[T
     backend, _ = choose(problem, impl, Wanted(lse=True, lens=fitted))
     output, statistics = backend.attend_with_statistics(problem, fitted)
     return output, Seen.of_problem(problem, lens, statistics)
+
+
+def _check_lens(lens: Lens) -> None:
+    if not isinstance(lens, Lens):
+        raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
 
 
 def explain_choice(
@@ -165,6 +169,8 @@ def explain_choice(
     tiled
     """
     problem = prepare(query, key, value, **options)
+    if lens is not None:
+        _check_lens(lens)
     fitted = None if lens is None else lens.fit(problem.extent)
     backend, reason = choose(problem, impl, Wanted(lse=lens is not None, lens=fitted))
     return Choice(cast(Name, backend.NAME), reason)

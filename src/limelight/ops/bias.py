@@ -49,7 +49,7 @@ def alibi(slopes: int | Sequence[float] | Tensor) -> Alibi:
 
 def _paper_slopes(heads: int) -> list[float]:
     """2^(−8/h), 2^(−16/h), ...; between powers of two the next power's odd ones fill up."""
-    check_whole("alibi heads", heads)
+    check_whole("alibi heads", heads, 1, 1 << 20)
     power = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * (t + 1) / power) for t in range(power)]
     finer = [2.0 ** (-8.0 * (t + 1) / (2 * power)) for t in range(0, 2 * power, 2)]
@@ -64,14 +64,14 @@ def is_causal_bias(bias: object) -> TypeGuard[CausalBias]:
     return type(bias).__module__ == "torch.nn.attention.bias"
 
 
-def with_causal_bias(mask: Mask | Tensor | None, bias: Tensor, extent: Extent) -> Mask:
+def with_causal_bias(name: str, bias: Tensor, mask: Mask | Tensor | None, extent: Extent) -> Mask:
     """A mask together with one of PyTorch's causal biases, whose own memory holds no numbers."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
 
     assert isinstance(bias, CausalBias)
     sizes = bias.seq_len_q, bias.seq_len_kv
     if sizes != (extent.i, extent.j):
-        raise ShapeError(f"bias is causal for {sizes}, expected (i, j) = {extent[2:]}")
+        raise ShapeError(f"{name} is causal for {sizes}, expected (i, j) = {extent[2:]}")
     lower_right = bias.variant == CausalVariant.LOWER_RIGHT
     rule = causal() if lower_right else causal(diagonal=0)
     return rule if mask is None else as_mask(mask) & rule

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from limelight.checks import check_tensor, check_whole
+from limelight.checks import check_plain, check_same_device, check_whole
 from limelight.errors import OptionError, UnavailableError
 from limelight.ops.attend import attend, look, prepare
 from limelight.ops.attend import run as compute
@@ -39,6 +39,7 @@ from limelight.ops.bias import Alibi
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.blocks import blocks
+from limelight.ops.masks.counts import counts
 from limelight.ops.masks.links import without
 from limelight.ops.masks.mask import Mask, as_mask
 from limelight.ops.places import Places
@@ -209,7 +210,7 @@ class AttentionCall:
         h, i, j = self.query.shape[1], self.query.shape[2], self.key.shape[2]
         if heads is not None:
             spared = torch.ones(h, 1, 1, dtype=torch.bool)
-            for head in heads:
+            for head in counts("head", heads):
                 spared[check_whole("head", head, 0, h - 1)] = False
             cut = cut | blocks(spared, (max(i, 1), max(j, 1)))
         mask = cut if self.mask is None else as_mask(self.mask) & cut
@@ -232,11 +233,13 @@ class AttentionCall:
         tensor([[0.5000, 1.5000],
                 [0.5000, 1.5000]])
         """
-        check_tensor("factors", factors)
-        if not factors.is_floating_point() or bool((factors < 0).any()):
+        factors = check_plain("factors", factors)
+        check_same_device("factors", factors, self.query, "query")
+        if not factors.is_floating_point() or not bool((factors >= 0).all()):
             raise OptionError("factors must be a tensor of numbers of at least 0")
         added = factors.to(torch.float32).log()
-        bias = added if self.bias is None else self.bias + added
+        bias = self.bias if isinstance(self.bias, Alibi | None) else check_plain("bias", self.bias)
+        bias = added if bias is None else bias + added
         return self._changed(renormalise, bias=bias)
 
     def _changed(self, renormalise: bool, **changes: Any) -> AttentionCall:

@@ -16,10 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from limelight.checks import check_whole
 from limelight.errors import OptionError
 from limelight.ops.problem import check_problem
 
 Features = Literal["elu", "favor"]
+MOST_FEATURES = 1 << 20
 CHUNK = 128
 """Causal sums are taken a chunk of queries at a time, so that no state is kept for every query."""
 
@@ -70,9 +72,8 @@ def attend_linear(
     if features == "elu":
         q, k = (torch.nn.functional.elu(x) + 1 for x in (q, k))
     elif features == "favor":
-        count = 4 * query.shape[3] if rank is None else rank
-        if count < 1:
-            raise OptionError(f"rank must be at least 1, found {rank}")
+        count = 4 * query.shape[3] if rank is None else check_whole("rank", rank, 1, MOST_FEATURES)
+        seed = check_whole("seed", seed, 0, (1 << 63) - 1)
         directions = _directions(count, query.shape[3], seed).to(q)
         root = math.sqrt(abs(problem.scale))
         q, k = (

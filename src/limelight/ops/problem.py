@@ -91,18 +91,21 @@ class Problem:
             own: `b h i`, or those of the region.
             region: the queries that are meant; all unless given.
         """
-        total = own
+        # A row without keys has −∞ for its own: it stays zero whatever it is normalised by.
+        empty = own == -torch.inf
+        total, share = own, torch.ones_like(own)
         if self.lse is not None:
             lse = self.lse
             if region is not None:
                 lse = lse[region.batches, region.heads][:, :, region.row_index]
             total = lse.to(own.dtype)
+            share = torch.exp(own.masked_fill(empty, 0.0) - total.masked_fill(empty, 0.0))
         if self.sinks is not None:
             sinks = self.sinks if region is None else self.sinks[region.heads]
-            total = torch.logaddexp(total, sinks[:, None].to(own.dtype))
-        # A row without keys has −∞ for its own: it stays zero whatever it is normalised by.
-        empty = own == -torch.inf
-        share = torch.exp(own.masked_fill(empty, 0.0) - total.masked_fill(empty, 0.0))
+            sinks = sinks[:, None].to(own.dtype)
+            # Not exp(own − total): among large numbers the total is own again, the sink lost.
+            share = share * torch.sigmoid(total.masked_fill(empty, 0.0) - sinks)
+            total = torch.logaddexp(total, sinks)
         return share.masked_fill(empty, 0.0), total
 
 
@@ -128,8 +131,10 @@ def check_problem(
     query, key, value = _check_tensors(query, key, value)
     b, h, i, d = query.shape
     extent = Extent(b, h, i, key.shape[2])
+    if is_causal_bias(mask):
+        mask = with_causal_bias("mask", mask, None, extent)
     if is_causal_bias(bias):
-        mask, bias = with_causal_bias(mask, bias, extent), None
+        mask, bias = with_causal_bias("bias", bias, mask, extent), None
     if mask is not None:
         mask = as_mask(mask)
         mask.check(extent)

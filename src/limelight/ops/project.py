@@ -40,9 +40,18 @@ def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and x.numel() <= FEW * x.shape[-1]
         and x.dtype is torch.float32
         and weight.dtype is torch.float32
+        and weight.ndim == 2
         and weight.shape[1] == x.shape[-1] > 0
         and weight.is_cpu
         and x.is_cpu
         and weight.is_contiguous()
-        and (bias is None or (bias.is_cpu and bias.dtype is torch.float32 and bias.is_contiguous()))
+        and (
+            bias is None
+            or (
+                bias.is_cpu
+                and bias.dtype is torch.float32
+                and bias.shape == weight.shape[:1]
+                and bias.is_contiguous()
+            )
+        )
     )

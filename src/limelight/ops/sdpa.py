@@ -59,7 +59,7 @@ def scaled_dot_product_attention(
     if is_causal_bias(attn_mask):
         b, h, i, _ = query.shape
         extent = Extent(b, h, i, key.shape[2])
-        mask = with_causal_bias(mask, attn_mask, extent)
+        mask = with_causal_bias("attn_mask", attn_mask, mask, extent)
     elif attn_mask is not None:
         attn_mask = _mask_to_four_axes(attn_mask, lead, query, key)
         if attn_mask.dtype != torch.bool:

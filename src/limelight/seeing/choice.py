@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from limelight.errors import OptionError
 from limelight.ops.lens.spec import Lens
+from limelight.ops.masks.counts import counts
 
 LENS = Lens(top=8, entropy=True, distance=True, received=True)
 """What is noted unless asked otherwise."""
@@ -18,9 +19,9 @@ def check_chosen(name: str, numbers: Sequence[int] | None, size: int | None) -> 
     """
     if numbers is None:
         return
-    if not numbers or len(set(numbers)) != len(numbers):
-        raise OptionError(f"{name} must be one or more different numbers, found {list(numbers)}")
-    for number in numbers:
-        if number < 0 or (size is not None and number >= size):
-            known = "at least 0" if size is None else f"from 0 to {size - 1}"
-            raise OptionError(f"{name} names {number}, expected numbers {known}")
+    chosen = counts(name, numbers)
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise OptionError(f"{name} must be one or more different numbers, found {list(chosen)}")
+    for number in chosen:
+        if size is not None and number >= size:
+            raise OptionError(f"{name} names {number}, expected numbers from 0 to {size - 1}")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from limelight.checks import shape_text
 from limelight.errors import OptionError, UnavailableError
+from limelight.fields import check_value
 from limelight.layers.attention import Attention
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
@@ -107,6 +108,7 @@ def look(
     >>> [len(rec.tokens) for rec in ll.look(["one text", "another text, longer"])]
     [4, 6]
     """
+    check_value("lens", lens, Lens)
     if is_picture(text):
         if isinstance(model, str | Path) and is_ours(model):
             model = _loaded(str(model), _files(Path(model)))

@@ -8,6 +8,7 @@ from typing import overload
 
 from torch import Tensor, nn
 
+from limelight.fields import check_value
 from limelight.layers.attention import Attention
 from limelight.models.generation.generate import Written, write
 from limelight.models.generation.reader import Writer
@@ -69,6 +70,7 @@ def stream(
     torch.Size([1, 2, 1, 2])
     torch.Size([1, 2, 1, 3])
     """
+    check_value("lens", lens, Lens | None)
     if lens is None:
         pieces = write(model, prompt, max_tokens=max_tokens, how=how, stop=stop, seed=seed)
         return (piece.text for piece in pieces if piece.text)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from limelight.errors import FileError, UnavailableError
-from limelight.files import PARTIAL
+from limelight.files import PARTIAL, check_path
 from limelight.models.loading.checkpoints import checkpoint_folder, checkpoint_steps
 
 
@@ -24,7 +24,7 @@ class RunFolder:
     """A folder and the checkpoints in it."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = check_path(path)
 
     def steps(self) -> list[int]:
         """The steps that have a whole checkpoint, in order."""

@@ -31,7 +31,7 @@ from typing import Any, Literal, TypeVar, cast, get_origin, get_type_hints
 from limelight.checks import check_number
 from limelight.errors import OptionError
 from limelight.fields import check_value
-from limelight.files import read_toml
+from limelight.files import check_path, read_toml
 from limelight.models.config import Config, make_scaling
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class Settings:
     @classmethod
     def from_file(cls, path: str | Path) -> Settings:
         """Read a TOML file."""
-        path = Path(path)
+        path = check_path(path)
         table = read_toml(path)
         try:
             return cls.from_table(table)

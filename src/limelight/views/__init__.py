@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from limelight.errors import FileError
+from limelight.files import check_path, writing
 
 if TYPE_CHECKING:
     from limelight.seeing.recording.recording import Recording
@@ -24,7 +25,7 @@ def save(
     the heat map of one head. Without a layer and head: those of the most salient link. Of a
     picture they are what [CLS] attends to, over the picture.
     """
-    path = Path(path)
+    path = check_path(path)
     check_ending(path)
     suffix = path.suffix.lower()
     if suffix in _PAGES:
@@ -37,7 +38,6 @@ def save(
 
 
 def _save_page(recording: Recording, path: Path, layer: int | None, head: int | None) -> None:
-    from limelight.files import writing
     from limelight.insight.salience import opening
     from limelight.views.page.document import file_parts, header
     from limelight.views.page.html import page
@@ -50,7 +50,7 @@ def _save_page(recording: Recording, path: Path, layer: int | None, head: int | 
 
 def check_ending(path: str | Path) -> None:
     """Raise unless the ending says what to write of a recording, as a view or whole."""
-    path = Path(path)
+    path = check_path(path)
     if path.suffix.lower() not in (".safetensors", *_PAGES, *_FIGURES):
         raise FileError(
             "path must end in .safetensors, .html, .png, .svg or .pdf (the ending says what is "

@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import importlib
 
+from limelight.checks import check_whole
 from limelight.errors import OptionError
+from limelight.fields import checked
 from limelight.insight.studies.study import Study
 
 STUDIES = {
@@ -25,6 +27,7 @@ STUDIES = {
 """The name of each study, which is its file, and what it is about."""
 
 
+@checked
 def study(name: str, *, seed: int = 0) -> Study:
     """Measure one textbook claim about attention.
 
@@ -35,6 +38,7 @@ def study(name: str, *, seed: int = 0) -> Study:
     >>> study("roles").verdict
     'holds'
     """
+    check_whole("seed", seed, 0, (1 << 63) - 1)
     if name not in STUDIES:
         near = difflib.get_close_matches(str(name)[:40], STUDIES, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(STUDIES)}"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from limelight.errors import FileError, OptionError
-from limelight.files import is_file, read_from, read_toml
+from limelight.files import check_path, is_file, read_from, read_toml
 from limelight.insight.worked.example import (
     HEAD_STEPS,
     LAYER_STEPS,
@@ -72,7 +72,7 @@ def known_examples() -> list[str]:
 def _path(name_or_path: str | Path) -> Path:
     if str(name_or_path) in known_examples():
         return EXAMPLES / f"{name_or_path}.toml"
-    return Path(name_or_path)
+    return check_path(name_or_path)
 
 
 def _read(path: Path) -> dict[str, Any]:

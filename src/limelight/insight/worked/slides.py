@@ -11,6 +11,7 @@ from torch import Tensor
 
 from limelight.colours import LIGHT
 from limelight.errors import FileError
+from limelight.files import check_path
 from limelight.insight.worked.example import Worked
 from limelight.insight.worked.rendering import cell_of, spotlight
 from limelight.insight.worked.steps import Step, digits, number
@@ -50,7 +51,7 @@ def slides(example: Worked, decimals: int = 3) -> Iterator[tuple[str, Figure]]:
 
 def save_slides(example: Worked, folder: str | Path, decimals: int = 3) -> list[Path]:
     """Write each step as a PNG into a folder, which is made where it is missing."""
-    folder = Path(folder)
+    folder = check_path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from limelight.checks import FLOATING
 from limelight.errors import FileError, OptionError, UnavailableError
-from limelight.fields import check_names, check_value, take
-from limelight.files import is_file, is_folder, read_from, read_json, sha256, writing
+from limelight.fields import check_names, check_value, checked, take
+from limelight.files import check_path, is_file, is_folder, read_from, read_json, sha256, writing
 from limelight.models.config import Config
 from limelight.models.decoder import Decoder
 from limelight.models.embedding.pooling import Pooling
@@ -107,7 +107,7 @@ def locate(name_or_path: str | Path) -> Path:
     if not isinstance(name_or_path, str | Path) or not str(name_or_path):
         raise OptionError(f"name_or_path must be a name or a path, found {name_or_path!r}")
     named = _NAMED.get(str(name_or_path))
-    path = Path(name_or_path) if named is None else named()
+    path = check_path(name_or_path) if named is None else named()
     if not is_file(path) and not is_folder(path):
         names = ", ".join(map(repr, _NAMED))
         raise FileError(f"{path}: no such file or folder, and not one of the names {names}")
@@ -115,13 +115,14 @@ def locate(name_or_path: str | Path) -> Path:
     return checkpoint_folder(path, checkpoints[-1]) if checkpoints else path
 
 
+@checked
 def save(model: Model, folder: str | Path) -> None:
     """Write a model as a folder that `load` reads.
 
     It holds limelight.json, model.safetensors and tokenizer.json. Each file replaces its
     predecessor in one step, limelight.json last.
     """
-    folder = Path(folder)
+    folder = check_path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

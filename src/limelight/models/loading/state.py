@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import FileError, OptionError
+from limelight.fields import checked
+from limelight.files import check_path
 from limelight.models.loading.weights import Safetensors, refuse_pickle
 
 _SHOWN = 8
@@ -76,6 +78,7 @@ class WeightsReport:
         return "\n".join(lines)
 
 
+@checked
 def compare_weights(
     model: nn.Module,
     weights: Mapping[str, Tensor] | str | Path,
@@ -92,6 +95,7 @@ def compare_weights(
     return _compare(model, _shapes(weights), rename or {})
 
 
+@checked
 def load_weights(
     model: nn.Module,
     weights: Mapping[str, Tensor] | str | Path,
@@ -118,7 +122,7 @@ def load_weights(
 def _shapes(weights: Mapping[str, Tensor] | str | Path) -> dict[str, tuple[int, ...]]:
     if isinstance(weights, Mapping):
         return {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    path = Path(weights)
+    path = check_path(weights)
     refuse_pickle(path)
     file = Safetensors(path)
     return {name: file.shape(name) for name in file.names()}

@@ -78,11 +78,8 @@ def scores(problem: Problem, region: Region | None = None) -> Tensor:
     query = wide(problem.query[region.batches, region.heads][:, :, region.row_index])
     key = problem.key[region.batches, groups(problem, region)]
     key = wide(key[:, :, region.key_index])
-    b, h, rows, d = query.shape
-    g, columns = key.shape[1], key.shape[2]
-    # The heads of a group as one tall matrix, so that grouped keys are not copied.
-    similarity = query.reshape(b, g, h // max(g, 1) * rows, d) @ key.mT
-    scaled = similarity.view(b, h, rows, columns) * problem.scale
+    may = allowed(problem, region)
+    scaled = _similarity(query, key, may) * problem.scale
     if problem.softcap:
         scaled = problem.softcap * torch.tanh(scaled / problem.softcap)
     if problem.bias is not None:
@@ -90,8 +87,24 @@ def scores(problem: Problem, region: Region | None = None) -> Tensor:
     if problem.slopes is not None:
         slopes = problem.slopes[region.heads].to(scaled.dtype)
         scaled = scaled - slopes[:, None, None] * region.behind.abs()
-    may = allowed(problem, region)
     return scaled if may is None else scaled.masked_fill(~may, float("-inf"))
+
+
+def _similarity(query: Tensor, key: Tensor, allowed: Tensor | None) -> Tensor:
+    """q_i·k_j, `b h r d`, `b g c d` → `b h r c`.
+
+    Forbidden keys have no influence on the gradient either: where some are infinite or NaN, their
+    products are 0 where they are forbidden, and no query meets them in its own gradient, which
+    would be 0 · NaN.
+    """
+    if allowed is None or key.is_meta or (eager(query, key) and bool(key.isfinite().all())):
+        return _by_group(query, key.mT)
+    finite = key.isfinite()
+    with_gradient = _by_group(query, torch.where(finite, key, 0.0).mT)
+    without = _by_group(query.detach(), key.mT)
+    group = query.shape[1] // max(key.shape[1], 1)
+    usual = finite.all(-1).repeat_interleave(group, dim=1)[:, :, None]
+    return torch.where(allowed, torch.where(usual, with_gradient, without), 0.0)
 
 
 def allowed(problem: Problem, region: Region | None = None) -> Tensor | None:
@@ -139,11 +152,11 @@ def mix(weights: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
     return torch.where(neither | plain.isnan() | (high & low), torch.nan, infinite)
 
 
-def _by_group(weights: Tensor, value: Tensor) -> Tensor:
-    """The product of both, the heads of a group as one tall matrix, so that no value is copied."""
-    b, h, i, j = weights.shape
-    tall = weights.reshape(b, value.shape[1], h // max(value.shape[1], 1) * i, j) @ value
-    return tall.view(b, h, i, value.shape[3])
+def _by_group(left: Tensor, right: Tensor) -> Tensor:
+    """`b h i c` times `b g c e`, the heads of a group as one tall matrix: nothing is copied."""
+    b, h, i, c = left.shape
+    tall = left.reshape(b, right.shape[1], h // max(right.shape[1], 1) * i, c) @ right
+    return tall.view(b, h, i, right.shape[3])
 
 
 def groups(problem: Problem, region: Region) -> slice:

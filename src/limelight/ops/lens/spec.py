@@ -47,6 +47,9 @@ from limelight.checks import check_whole
 from limelight.errors import OptionError
 from limelight.ops.masks.region import Extent
 
+MOST_LINKS = 1 << 20
+"""of a query: places are kept for as many as are asked for, whether there are keys or not"""
+
 
 @dataclass(frozen=True, slots=True)
 class Lens:
@@ -83,7 +86,7 @@ class Lens:
 
     def __post_init__(self) -> None:
         for name in ("top", "value_top"):
-            check_whole(name, getattr(self, name), 0)
+            check_whole(name, getattr(self, name), 0, MOST_LINKS)
         for name in ("entropy", "distance", "received", "keep"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} must be True or False, found {getattr(self, name)!r}")

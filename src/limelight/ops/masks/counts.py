@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from limelight.checks import check_whole
+from limelight.checks import check_tensor, check_whole
 from limelight.errors import OptionError
 
 FAR = 1 << 60
@@ -27,9 +27,11 @@ def limit(name: str, value: int | None) -> int | None:
 
 def counts(name: str, values: Iterable[int] | Tensor) -> tuple[int, ...]:
     """The same of a sequence or a tensor of one axis."""
+    if isinstance(values, Tensor):
+        check_tensor(name, values)
     try:
         numbers = list(values.tolist() if isinstance(values, Tensor) else values)
-    except (TypeError, NotImplementedError):  # not a sequence, or a tensor without numbers
+    except (TypeError, RuntimeError):  # not a sequence, or a tensor that keeps its numbers
         raise OptionError(
             f"each {name} must be a whole number in a sequence or a tensor, found {values!r}"
         ) from None

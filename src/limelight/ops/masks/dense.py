@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limelight.checks import check_broadcast, shape_text
+from limelight.checks import check_broadcast, check_plain, shape_text
 from limelight.errors import DtypeError, ShapeError
 from limelight.ops.masks.drawing import table_text
 from limelight.ops.masks.mask import Code, Lowered, Mask, Stored
@@ -18,6 +18,7 @@ from limelight.ops.masks.region import Extent, Region, part_of_table
 
 def of_tensor(tensor: Tensor) -> Mask:
     """The mask of a bool tensor of at most four axes."""
+    tensor = check_plain("mask", tensor)
     if tensor.dtype != torch.bool:
         raise DtypeError(
             f"mask is {tensor.dtype}, expected bool (True = may attend); "

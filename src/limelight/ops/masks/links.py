@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limelight.checks import check_whole
+from limelight.checks import check_plain, check_whole
 from limelight.errors import OptionError, ShapeError
 from limelight.ops.masks.drawing import LISTED
 from limelight.ops.masks.mask import DRAWN, Code, Lowered, Mask, Stored
@@ -34,6 +34,7 @@ def without(pairs: Iterable[Sequence[int]] | Tensor) -> Mask:
     ■ ■ · ■ ■
     """
     if isinstance(pairs, Tensor):
+        pairs = check_plain("pairs", pairs)
         whole = not pairs.is_floating_point() and not pairs.is_complex()
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not whole or pairs.dtype == torch.bool:
             raise OptionError(

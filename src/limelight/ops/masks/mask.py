@@ -17,7 +17,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from limelight.checks import check_device, check_whole
 from limelight.errors import DtypeError, OptionError
+from limelight.ops.masks.counts import FAR
 from limelight.ops.masks.drawing import draw
 from limelight.ops.masks.region import Extent, Region
 
@@ -159,16 +161,16 @@ class Mask:
                 [1, 1, 0],
                 [1, 1, 1]], dtype=torch.int32)
         """
-        extent = Extent(b, h, i, i if j is None else j)
+        extent = _extent(b, h, i, i if j is None else j)
         self.check(extent)
-        return self.allowed(Region.whole(extent, torch.device(device))).expand(extent)
+        return self.allowed(Region.whole(extent, check_device(device))).expand(extent)
 
     def draw(self, i: int | None = None, j: int | None = None) -> str:
         """The mask of the first batch row and head as text, pooled when it is large."""
         natural = self.natural_extent() or Extent(1, 1, DRAWN, DRAWN)
         rows = natural.i if i is None else i
         columns = (natural.j if i is None else rows) if j is None else j
-        extent = Extent(natural.b, natural.h, rows, columns)
+        extent = _extent(natural.b, natural.h, rows, columns)
         self.check(extent)
         first, every = slice(0, 1), slice(0, columns)
 
@@ -192,6 +194,14 @@ class Mask:
     def _repr_html_(self) -> str:
         """How a notebook shows a mask: drawn, as under `print`."""
         return f'<pre style="line-height: 1.1">{html.escape(self.draw())}</pre>'
+
+
+def _extent(*sizes: int) -> Extent:
+    """The extent of these sizes: not checked inside a compiled function, where they are symbols."""
+    if torch.compiler.is_compiling():
+        return Extent(*sizes)
+    names = Extent._fields
+    return Extent(*(check_whole(n, size, 0, FAR) for n, size in zip(names, sizes, strict=True)))
 
 
 def as_mask(value: Mask | Tensor) -> Mask:

@@ -23,11 +23,12 @@ def single_picks(token: Pick) -> list[int | str]:
         pass
     try:
         several: Any = token
-        return [item if isinstance(item, str) else _index(item) for item in several]
-    except TypeError as error:
-        raise OptionError(
-            f"token must be an index, a word, or several of these, found {token!r}"
-        ) from error
+        picks = [item if isinstance(item, str) else _index(item) for item in several]
+    except TypeError:
+        picks = []
+    if not picks:
+        raise OptionError(f"token must be an index, a word, or several of these, found {token!r}")
+    return picks
 
 
 def _index(value: Any) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from limelight.checks import check_whole, shape_text
 from limelight.errors import OptionError, ShapeError, UnavailableError
+from limelight.files import check_path
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picks import Pick, find_tokens, single_picks
@@ -279,7 +280,7 @@ class Recording:
 
     def save(self, path: str | Path) -> None:
         """Write the recording: `.safetensors` keeps all of it, other endings are views of it."""
-        path = Path(path)
+        path = check_path(path)
         if path.suffix.lower() == ".safetensors":
             from limelight.seeing.recording.stored import write
 
@@ -293,7 +294,7 @@ class Recording:
         """Read a recording that `save` wrote as `.safetensors`."""
         from limelight.seeing.recording.stored import read
 
-        return read(Path(path))
+        return read(check_path(path))
 
     def _repr_html_(self) -> str:
         try:
@@ -319,7 +320,7 @@ def _received(seen: Seen) -> Tensor:
 
 
 def _position(name: str, number: int, numbers: tuple[int, ...]) -> int:
-    if number not in numbers:
+    if check_whole(name, number, 0) not in numbers:
         known = (
             f"0 to {len(numbers) - 1}" if numbers == tuple(range(len(numbers))) else str(numbers)
         )

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from limelight.checks import check_tensor
 from limelight.errors import OptionError
+from limelight.fields import checked
 from limelight.labels import visible
 from limelight.layers.attention import Attention
 from limelight.layers.rotary import Rotation
@@ -111,6 +113,7 @@ class Steps:
         )
 
 
+@checked
 def steps(
     layer: Attention,
     x: Tensor,
@@ -210,6 +213,7 @@ def _story(steps: Steps, token: int) -> list[str]:
 
 
 def _one_text(name: str, x: Tensor) -> Tensor:
+    check_tensor(name, x)
     x = x[None] if x.ndim == 2 else x
     if x.ndim != 3 or x.shape[0] != 1:
         raise OptionError(f"{name} must be one text, (n, m) or (1, n, m), found {tuple(x.shape)}")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from limelight.errors import OptionError, UnavailableError
+from limelight.fields import checked
 from limelight.ops.calls import intercept
 from limelight.ops.lens.spec import Lens
 from limelight.ops.torch_calls import torch_calls_of
@@ -20,6 +21,7 @@ from limelight.seeing.watching.returned import asked_for_weights
 from limelight.seeing.watching.watched import Watched
 
 
+@checked
 @contextmanager
 def watch(
     model: nn.Module,

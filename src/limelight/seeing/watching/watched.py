@@ -52,12 +52,12 @@ class Watched:
         heads: Sequence[int] | None,
     ) -> None:
         self.model, self.lens = model, lens
-        self.heads = None if heads is None else list(heads)
-        self.layers = None if layers is None else list(layers)
         self.places = Places(model)
         config = getattr(model, "config", None)
         check_chosen("heads", heads, getattr(config, "num_attention_heads", None))
         check_chosen("layers", layers, self.places.layers)
+        self.heads = None if heads is None else list(heads)
+        self.layers = None if layers is None else list(layers)
         self.inputs = Inputs()
         self.unseen = Unseen(self.places)
         self.order: list[str] = []

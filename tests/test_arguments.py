@@ -1,0 +1,73 @@
+"""Arguments of a wrong kind, at every public door: one line that names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import limelight as ll
+
+X = torch.randn(1, 2, 6, 8)
+MODEL = ll.Decoder(ll.Config.gpt2(vocabulary=8, width=8, layers=1, heads=2, context=8))
+
+
+@pytest.fixture(scope="module")
+def rec() -> ll.Recording:
+    return ll.look("The animal didn't cross the street because it was too tired.")
+
+
+DOORS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda _: ll.attend(X, X, X, lens=ll.Lens(top=1 << 40)), "top must be a whole number"),
+    (lambda _: ll.attend_linear(X, X, X, features="favor", rank="x"), "rank must be a whole"),
+    (lambda _: ll.attend_linear(X, X, X, features="favor", seed=None), "seed must be a whole"),
+    (lambda _: ll.explain_choice(X, X, X, lens=True), "lens must be a Lens, found bool"),
+    (lambda _: ll.alibi(1 << 70), "alibi heads must be a whole number of at most"),
+    (lambda _: ll.causal().dense(-1), "i must be a whole number of at least 0"),
+    (lambda _: ll.causal().draw("x"), "i must be a whole number"),
+    (lambda _: ll.causal().dense(2, device="x"), "device must name one"),
+    (lambda _: ll.AttentionCall(X, X, X).without([(1, 0)], heads=True), "each head must be"),
+    (lambda _: ll.AttentionCall(X, X, X).scaled(torch.tensor([float("nan")])), "at least 0"),
+    (lambda _: ll.Attention(8, heads=2)(None), "x must be a torch.Tensor, found NoneType"),
+    (lambda _: ll.FeedForward(None), "width must be a whole number"),
+    (lambda _: ll.FeedForward(1 << 60), "a matrix of .* cannot be"),
+    (lambda _: ll.FeedForward(8)(None), "x must be a torch.Tensor"),
+    (lambda _: ll.sinusoidal(None, 4), "positions must be a torch.Tensor"),
+    (lambda _: ll.Rotary(4, scaling=True), "scaling must be a Scaling or None, found True"),
+    (lambda _: ll.Cache(1 << 70), "cache layers must be a whole number of at most"),
+    (lambda _: ll.Decoder(None), "config must be a Config, found None"),
+    (lambda _: MODEL(None), "tokens must be a torch.Tensor"),
+    (lambda _: MODEL(torch.tensor([[1]]), lengths=True), "each of lengths must be"),
+    (lambda _: ll.look([1, 2], MODEL, None), "lens must be a Lens, found None"),
+    (lambda _: ll.look([1, 2], MODEL, layers="x"), "each layers must be|layers must be"),
+    (lambda _: ll.watch(MODEL, layers=True), "layers must be a list of whole numbers or None"),
+    (lambda _: ll.save(None, "x"), "model must be an Encoder or a Decoder"),
+    (lambda _: ll.compare_weights(None, {}), "model must be a Module, found None"),
+    (lambda _: ll.load_weights(MODEL, None), "weights must be a table or a text or a Path"),
+    (lambda _: ll.Recording.load(None), "a path must be a text or a Path, found None"),
+    (lambda _: ll.worked(3), "a path must be a text or a Path, found 3"),
+    (lambda _: ll.steps(ll.Attention(4, heads=2), torch.eye(4), head=None), "head must be a whole"),
+    (lambda _: ll.study([]), r"name must be a text, found \[\]"),
+    (lambda _: ll.head_labels([]), "model must be a text"),
+    (lambda _: ll.heads(MODEL, True), "texts must be a list of texts or None, found True"),
+    (lambda _: ll.shift("a", None, {}), "sentences must be a list of texts, found None"),
+    (lambda _: ll.cause(MODEL, "a", "a", controls=1.5), "controls must be a whole number"),
+    (lambda _: ll.explore(port=None), "port must be a whole number"),
+    (lambda _: ll.rollout(None, 0), "rec must be a Recording, found None"),
+    (lambda rec: ll.rollout(rec, []), "token must be an index, a word"),
+    (lambda rec: ll.why(rec, 1.5, 0, "it", "animal"), "layer must be a whole number, found 1.5"),
+    (lambda rec: ll.wrote(rec, 3, True, "it"), "head must be a whole number, found True"),
+    (lambda rec: rec.top(True, 0, "it"), "layer must be a whole number"),
+    (lambda rec: rec.weights(0, torch.ones(2)), "head must be a whole number"),
+    (lambda rec: rec.save(None), "a path must be a text or a Path"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), DOORS, ids=[words for _, words in DOORS])
+def test_a_wrong_argument_is_named(
+    call: Callable[[Any], Any], words: str, rec: ll.Recording, untyped: None
+) -> None:
+    with pytest.raises(ll.LimelightError, match=words):
+        call(rec)
