@@ -66,10 +66,11 @@ def judge(model: Model, half: str, *, verbose: bool = False) -> tuple[Counter[st
 
 PAGE = """# Where a view opens
 
-`show` and the page open at the most salient link (`limelight.insight.salience`). Sixty texts of
-many kinds (coreference, Winograd pairs, questions, code, numbers, dialogue, German, instructions,
-news, paragraphs) say which links a person would call sensible; the lists were written before
-anything was measured. The rule was tuned on one half; the other was not looked at. Model: MiniLM.
+`show` and the page open at the most salient link (`limelight.insight.salience`). Is it one that a
+person would call sensible? Sixty texts of many kinds (coreference, Winograd pairs, questions, code,
+numbers, dialogue, German, instructions, news, paragraphs) each come with a list of sensible links,
+written before anything was measured. The rule was tuned on one half of the texts and not on the
+other. The model is MiniLM.
 
 {table}
 

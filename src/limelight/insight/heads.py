@@ -90,7 +90,7 @@ class HeadRoles(Result):
 
     @property
     def sink_share(self) -> float:
-        """The share of heads that pay the first token more than 0.3 on average."""
+        """The share of heads that give the first token more than 0.3 on average."""
         return float((self.scores["first"].held > SINK).double().mean())
 
     def roles(self, layer: int, head: int) -> list[str]:
@@ -143,7 +143,7 @@ class HeadRoles(Result):
         )  # fmt: skip
         title = (
             f"{self.model}: {self.layers} layers of {self.heads} heads; "
-            f"{self.sink_share:.0%} pay the first token more than {SINK}"
+            f"{self.sink_share:.0%} of heads give the first token more than {SINK}"
         )
         return Table(columns, rows, title)
 
