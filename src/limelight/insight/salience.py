@@ -47,17 +47,15 @@ def head_links(recording: Recording) -> HeadLinks:
 
 
 def _head_links(recording: Recording, noted: Summary) -> HeadLinks:
-    shape = len(recording.layers), len(recording.head_numbers)
-    best = HeadLinks(torch.zeros(shape), torch.full(shape, -1), torch.full(shape, -1))
-    for position in range(shape[0]):
-        by_head = top_links_of_layer(
-            recording, position, 1, lambda some: some.weights.where(noted.plain(some), 0.0)
-        )
-        for head, links in enumerate(by_head):
-            for weight, query, key, _ in links[:1]:
-                best.weight[position, head] = weight
-                best.query[position, head], best.key[position, head] = query, key
-    return best
+    def plain_weights(links: Links) -> Tensor:
+        return links.weights.where(noted.plain(links), 0.0)
+
+    layers = range(len(recording.layers))
+    best = [top_links_of_layer(recording, layer, 1, plain_weights) for layer in layers]
+    # weight, query and key of the best link of each head, or none
+    rows = [[links[0][:3] if links else (0.0, -1, -1) for links in by_head] for by_head in best]
+    weight, query, key = torch.tensor(rows, dtype=torch.float64).unbind(-1)
+    return HeadLinks(weight.float(), query.long(), key.long())
 
 
 def rule(layer: int | None = None, head: int | None = None) -> str:

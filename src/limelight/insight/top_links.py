@@ -140,9 +140,11 @@ class _Search:
                 weights[heads, places],
             )
 
-        heaviest, places = weights.topk(min(SAMPLE, weights.shape[1]))
+        heaviest, places = weights, torch.arange(weights.shape[1]).expand_as(weights)
+        if weights.shape[1] > SAMPLE:
+            heaviest, places = weights.topk(SAMPLE)
         rows = torch.arange(len(self.heads))[:, None].expand_as(places)
-        by_head = self._better([[] for _ in self.heads], links(rows, places))
+        by_head = self._best(links(rows, places))
         if heaviest.shape[1] < weights.shape[1]:
             lighter = weights <= heaviest[:, -1:]
             heads, others = (lighter & self._could_matter(weights, by_head)).nonzero(as_tuple=True)
@@ -185,6 +187,17 @@ class _Search:
             for links in by_head
         ]
         return weights * self.reach > torch.tensor(enough)[:, None]
+
+    def _best(self, links: Links) -> list[list[Ranked]]:
+        """The best of as many links of each head, `h x`: all heads in one call."""
+        values = self.value(links)
+        worths, order = values.topk(min(self.count, values.shape[1]))
+        columns = (
+            *(part.gather(1, order) for part in (links.weights, links.queries, links.keys)),
+            worths,
+        )
+        by_head = zip(*(column.tolist() for column in columns), strict=True)
+        return [[link for link in map(Ranked, *head) if link.worth > 0] for head in by_head]
 
     def _better(
         self,
