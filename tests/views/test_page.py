@@ -292,8 +292,8 @@ def test_a_picture_is_lit_where_a_patch_looks(opened: Open) -> None:
 
 def test_tokens_are_held_by_touch(sentence: Recording, opened: Open) -> None:
     page = opened(sentence, viewport={"width": 390, "height": 844}, has_touch=True)
-    page.get_by_role("button", name="Let go").tap()
-    page.get_by_role("button", name="Hold several").tap()
+    page.get_by_role("button", name="Clear").tap()
+    page.get_by_role("button", name="Select several").tap()
     for word in ("because", "tired"):
         page.locator(".sentence .token", has_text=word).tap()
     both = sentence.row(3, 1, ["because", "tired"])
@@ -303,5 +303,5 @@ def test_tokens_are_held_by_touch(sentence: Recording, opened: Open) -> None:
     assert f"{sentence.tokens[int(both.argmax())].text} {both.max():.3f}" in told
     page.locator(".sentence .token", has_text="because").tap()
     assert page.locator(".story").inner_text().startswith("tired looks at ")
-    page.get_by_role("button", name="Let go").tap()
+    page.get_by_role("button", name="Clear").tap()
     assert page.locator(".sentence .token[aria-pressed=true]").count() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from rich.console import Console
 
 import limelight as ll
 from limelight.insight.salience import opening
@@ -20,6 +22,8 @@ from limelight.labels import visible
 from limelight.seeing.choice import LENS
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import plain_tokens
+from limelight.views import terminal
+from limelight.views.overview import overview
 from limelight.views.page.document import file_parts, head_part, header
 from limelight.views.page.html import FOLDER, page, safe_json
 from views.hostile_tokens import HOSTILE
@@ -205,6 +209,7 @@ def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numb
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("limelight.views.page.document.MOST_WHOLE", 10_000)
+    monkeypatch.setattr("limelight.views.overview.LONG", 200)
     torch.manual_seed(3)
     words = [f"t{k}" for k in range(300)]
     text, tokens = plain_tokens(words)
@@ -216,8 +221,23 @@ def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numb
     said = page.locator(".story").inner_text()
     assert said.startswith(f"t{link.query}")
     assert f"t{link.key} {link.weight:.3f}" in said
-    assert page.locator(".caption").inner_text().count("strongest") == 1
+    assert page.locator(".heads .caption").inner_text().count("strongest") == 1
     assert page.locator("svg.heatmap .tile").count() == 6
+    numbers = overview(recording)
+    assert numbers is not None
+    console = Console(width=80, file=StringIO())
+    console.print(terminal.overview(recording, numbers))
+    printed = console.file.getvalue()
+    assert f"{numbers.entropy[0]:.2f} bits" in printed
+    bars = page.locator(".layer-bar").evaluate_all("all => all.map(one => one.ariaLabel)")
+    assert bars == [
+        f"layer 0: {numbers.entropy[0]:.2f} bits",
+        f"layer 0: {numbers.distance[0]:,.1f} tokens",
+    ]
+    shares = page.locator(".receiver .number").all_inner_texts()
+    assert len(shares) == 8
+    assert all(share in printed for share in shares)
+    assert page.locator(".overview .worth-link").count() == len(numbers.copies)
     page.locator(".tiles button").nth(1).click()
     part = head_part(recording, link.layer, link.head)
     row, column = part["tiles"][0]["row"], part["tiles"][0]["column"]

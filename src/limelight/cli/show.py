@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from limelight.seeing.windows import Reading
 
 EXAMPLE = "The animal didn't cross the street because it was too tired."
-LONG = 400
-"""Tokens beyond which a text is told by its links, layers and most looked-at tokens."""
 
 
 @runtime_checkable
@@ -245,6 +243,7 @@ def _print(
 
     from limelight.insight.salience import rule, salient_links
     from limelight.views import terminal
+    from limelight.views.overview import overview
 
     console = Console(highlight=False, markup=False, emoji=False)
     recording = reading.recording
@@ -257,9 +256,9 @@ def _print(
     mark = None if link is None else link.query
     console.print(terminal.heat_map(recording, shown.layer, shown.head, mark=mark))
     console.print("\nWorth a look:", style="bold")
-    if len(recording.tokens) > LONG:
+    if (numbers := overview(recording)) is not None:
         console.print(terminal.quotes(recording, salient_links(recording, 8)))
-        console.print(terminal.overview(recording))
+        console.print(terminal.overview(recording, numbers))
     else:
         console.print(terminal.links(recording, salient_links(recording, 6)))
     console.print("\nAll heads, by their strongest link:", style="bold")

@@ -18,13 +18,14 @@ from rich.text import Text
 from torch import Tensor
 
 from limelight.colours import DARK, LIGHT, shade
-from limelight.insight.salience import copies, head_links, pooled, receivers
-from limelight.insight.summary import background, summary
+from limelight.insight.salience import head_links, pooled
+from limelight.insight.summary import background
 from limelight.labels import columns as width_of
 from limelight.labels import fit, visible
 from limelight.printing import ascii_form
 from limelight.seeing.recording.recording import Link, Recording
 from limelight.seeing.recording.tokens import Token, word_at
+from limelight.views.overview import Overview
 
 _SHADES = " ░▒▓█"
 _WIDEST_LABEL = 14
@@ -137,22 +138,16 @@ def _quote(tokens: Sequence[Token], text: str, index: int) -> tuple[int, str, st
     return index, before, word, after
 
 
-def overview(recording: Recording) -> Overview:
+def overview(recording: Recording, numbers: Overview) -> WholeText:
     """A long text at a glance: layers, the tokens that receive most, repeats that are copied."""
-    noted = summary(recording)
-    layers = zip(
-        recording.layer_numbers,
-        noted.entropy.mean(1).tolist(),
-        noted.distance.mean(1).tolist(),
-        strict=True,
-    )
-    return Overview(
+    layers = zip(recording.layer_numbers, numbers.entropy, numbers.distance, strict=True)
+    return WholeText(
         list(layers),
         [
             (f"{visible(word_at(recording.tokens, key), 20)} ({key})", share)
-            for key, share in receivers(recording, 8)
+            for key, share in numbers.receivers
         ],
-        quotes(recording, copies(recording, 4)),
+        quotes(recording, numbers.copies),
     )
 
 
@@ -221,8 +216,8 @@ class HeatMap:
 
     def _row_label(self, place: int, count: int, whole: bool, label: int) -> str:
         token = place if whole else place * len(self.rows) // count
-        number = f"{token:>3}"
-        return f"{number} {fit(self.rows[token], label + 3 - len(number))}"
+        digits = max(3, len(str(len(self.rows) - 1)))
+        return f"{token:>{digits}} {fit(self.rows[token], label + 3 - digits)}"
 
     def _legend(self, ink: _Ink, peak: float, label: int, whole: bool) -> Iterator[Text]:
         line = Text(" " * (label + 4) + "0 ", style="dim")
@@ -316,7 +311,7 @@ def _tail(text: str, width: int) -> str:
 
 
 @dataclass(frozen=True)
-class Overview:
+class WholeText:
     """What all heads of a long text do, in numbers."""
 
     layers: Sequence[tuple[int, float, float]]
@@ -344,7 +339,7 @@ class Overview:
             "\nTokens that receive most, background and function words left out:", style="bold"
         )
         for label, share in self.receive:
-            line = Text(f"  {ink.spell(fit(label, 28))} {100 * share:6.2f}%  ")
+            line = Text(f"  {ink.spell(fit(label, 28))} {100 * share:7.3f}%  ")
             line.append_text(ink.bar(share / max(self.receive[0][1], 1e-9), 24))
             yield line
         if self.copied.links:

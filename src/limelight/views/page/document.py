@@ -22,6 +22,8 @@ The header:
     thumbs                  rows, columns, and two pictures a head (`plain` without background
                             tokens, `all` with them): bytes, 255 times the square root of a weight
     links                   the links most worth a look: layer, head, query, key, weight
+    overview                of a long text, else null: entropy (bits) and distance (tokens) of each
+                            layer, receivers [key, share of all attention], copies as `links`
     colours                 the palettes, light and dark
 
 A part:
@@ -62,6 +64,7 @@ from limelight.ops.problem import Problem
 from limelight.seeing.recording.recording import Link, Recording
 from limelight.seeing.recording.tokens import Token, words
 from limelight.seeing.recording.words import word_weights
+from limelight.views.overview import overview
 from limelight.views.page.packing import (
     packed,
     packed_channels,
@@ -75,7 +78,7 @@ MOST_WEIGHTS = 36_000_000
 """Weights that all whole heads of a file have together, at most: about 10 MB."""
 MOST_FINE = 150_000
 """Weights of a file up to which they keep more than three decimals."""
-MOST_CHANNELS = 150_000
+MOST_CHANNELS = 140_000
 """Numbers of query, key and value vectors in a file, so that a sentence stays under 1 MB."""
 MOST_LINKS = 700_000
 """Links of long texts in a file, at most; heads beyond have maps and tiles only."""
@@ -149,6 +152,7 @@ def description(
         "summary": _summary(recording),
         "roles": _roles(recording),
         "links": [_link(link) for link in salient_links(recording, 8)],
+        "overview": _overview(recording),
     }
 
 
@@ -306,6 +310,13 @@ def _summary(recording: Recording) -> dict[str, Any]:
         "entropy": [round(value, 4) for value in whole.entropy.flatten().tolist()],
         "distance": [round(value, 2) for value in whole.distance.flatten().tolist()],
     }
+
+
+def _overview(recording: Recording) -> dict[str, Any] | None:
+    numbers = overview(recording)
+    if numbers is None:
+        return None
+    return {**numbers._asdict(), "copies": [_link(link) for link in numbers.copies]}
 
 
 def _roles(recording: Recording) -> list[list[str]]:

@@ -47,6 +47,13 @@ export function svg(tag, attributes = {}, ...children) {
   return fill(/** @type {SVGElementTagNameMap[K]} */ (document.createElementNS(SVG, tag)), attributes, children);
 }
 
+/** A bar that is full at 1. */
+export function bar(/** @type {number} */ share) {
+  const inner = html("span", { class: "bar" });
+  inner.style.width = `${Math.min(100, 100 * share)}%`; // an attribute would be against the page's policy
+  return html("span", { class: "track" }, inner);
+}
+
 /** A frame that scrolls sideways, and fades at its end for as long as there is more to see there. */
 export function scrolling(/** @type {Record<string, any>} */ attributes, /** @type {Element[]} */ ...children) {
   const frame = html("div", { ...attributes, class: `${attributes.class ?? ""} scrolls`, scroll: show }, ...children);

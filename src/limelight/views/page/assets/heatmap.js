@@ -121,22 +121,28 @@ export function createHeatmap(store) {
     const frameOf = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ width, /** @type {number} */ tall, /** @type {string} */ stroke) => svg("rect", {
       x, y, width, height: tall, rx: Math.min(3, cell / 4), fill: "none", stroke, "stroke-width": 1.75,
     });
-    // of what is marked the label is always there, in place of those around it
-    const clear = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ width, /** @type {number} */ tall) => svg("rect", { x, y, width, height: tall, fill: view.palette.raised });
-    const { size } = layout;
+    makeWay("asks-label", asks);
+    makeWay("answers-label", column === null ? [] : [column]);
     const parts = [];
     for (const row of asks) {
       parts.push(frameOf(left, top + row * cell, columns * cell, cell, view.palette.ask),
-        clear(16, top + (row + 0.5) * cell - 0.6 * size, left - 20, 1.2 * size),
         rowLabel(view, layout, row, { "font-weight": 650, fill: view.palette.ask }));
     }
     if (column !== null) {
       parts.push(frameOf(left + column * cell, top, cell, rows * cell, view.palette.answer),
-        clear(left + (column + 0.5) * cell - 0.6 * size, 16, 1.2 * size, top - 20),
         columnLabel(view, layout, column, { "font-weight": 650, fill: view.palette.answer }));
     }
     if (kind === "map") parts.push(...view.head.tiles.map((/** @type {import("./numbers.js").Tile} */ tile) => tileMark(view, tile)));
     marks.replaceChildren(...parts);
+  }
+
+  /** Of what is marked the label is always there: labels that it would touch are left out. @param {string} kind @param {number[]} marked */
+  function makeWay(kind, marked) {
+    for (const label of root.querySelectorAll(`:scope > .${kind}`)) {
+      const place = Number(label.getAttribute("data-place"));
+      const touched = marked.some((other) => Math.abs(place - other) * layout.cell < 1.15 * layout.size);
+      label.setAttribute("visibility", touched ? "hidden" : "visible");
+    }
   }
 
   /** @param {View} view @param {import("./numbers.js").Tile} tile */
@@ -245,14 +251,14 @@ function labels(/** @type {import("./view.js").View} */ view, /** @type {Layout}
 
 function rowLabel(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ { left, top, cell, size }, /** @type {number} */ row, /** @type {Record<string, any>} */ style) {
   return svg("text", {
-    class: "asks-label", x: left - 8, y: top + (row + 0.5) * cell, "text-anchor": "end",
+    class: "asks-label", "data-place": row, x: left - 8, y: top + (row + 0.5) * cell, "text-anchor": "end",
     "dominant-baseline": "central", "font-size": size, ...style,
   }, fitted(view.grid.rows[row], size, LABEL * size));
 }
 
 function columnLabel(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ { left, top, cell, size }, /** @type {number} */ column, /** @type {Record<string, any>} */ style) {
   return svg("text", {
-    class: "answers-label", transform: `translate(${left + (column + 0.5) * cell} ${top - 7}) rotate(-90)`,
+    class: "answers-label", "data-place": column, transform: `translate(${left + (column + 0.5) * cell} ${top - 7}) rotate(-90)`,
     "dominant-baseline": "central", "font-size": size, ...style,
   }, fitted(view.grid.columns[column], size, LABEL * size));
 }

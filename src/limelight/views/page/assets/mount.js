@@ -7,6 +7,7 @@ import { savePng, saveSvg } from "./exports.js";
 import { createHeads } from "./heads.js";
 import { createHeatmap } from "./heatmap.js";
 import { readHead, readHeader } from "./numbers.js";
+import { createOverview } from "./overview.js";
 import { createPicture } from "./picture.js";
 import { createSentence } from "./sentence.js";
 import { createSteps } from "./steps.js";
@@ -120,6 +121,7 @@ function createPanels(/** @type {import("./store.js").Store} */ store, /** @type
     heatmap: createHeatmap(store),
     arcs: createArcs(store),
     worth: createWorth(store, spec),
+    ...(spec.overview ? { overview: createOverview(store, spec, spec.overview) } : {}),
     heads: createHeads(store, spec),
     steps: createSteps(spec),
   };
@@ -165,6 +167,7 @@ function grid(/** @type {any} */ panels, /** @type {import("./store.js").Store} 
     card("Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
     card("Links", "left asks, right answers", panels.arcs, "arcs"),
     card("Worth a look", "strong links that neither their key nor their offset explains", panels.worth, "worth-card"),
+    panels.overview ? card("The whole text", "all layers and heads together", panels.overview, "overview-card") : "",
     card("All heads", "layers down, heads across", panels.heads, "heads"),
     card("Step by step", "what this head computes for one token", panels.steps, "steps-card"));
 }
@@ -183,7 +186,7 @@ function savers(/** @type {SVGElement} */ picture, /** @type {import("./store.js
 }
 
 function footer(/** @type {import("./numbers.js").Spec} */ spec) {
-  const keys = [["L", "layer"], ["H", "head"], ["B", "background"], ["G", "log scale"], ["W", "words"], ["Esc", "let go"]];
+  const keys = [["L", "layer"], ["H", "head"], ["B", "background"], ["G", "log scale"], ["W", "words"], ["Esc", "clear"]];
   return html("footer", { class: "foot" },
     html("p", {}, spec.made),
     html("p", { class: "keys" }, ...keys.flatMap(([key, what]) => [html("kbd", {}, key), ` ${what}  `])));

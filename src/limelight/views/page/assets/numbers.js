@@ -43,6 +43,7 @@
  * @property {string[][]} roles of every head, the clearest first; empty where they were not measured
  * @property {Pictures} thumbs
  * @property {Link[]} links
+ * @property {{ entropy: number[], distance: number[], receivers: [number, number][], copies: Link[] } | null} [overview] of a long text
  * @property {Picture | null} [picture] whose patches the tokens are
  * @property {{ light: Palette, dark: Palette }} colours
  *

@@ -27,8 +27,8 @@ export function createSentence(store) {
     type: "button", class: "quiet hold", "aria-pressed": "false",
     title: "Each token that is clicked is held with the others, and their rows add up (or click with Shift)",
     click: () => { several = !several; hold.setAttribute("aria-pressed", String(several)); },
-  }, "Hold several");
-  const release = html("button", { type: "button", class: "quiet", click: () => store.set({ locked: null, held: [], key: null }) }, "Let go");
+  }, "Select several");
+  const release = html("button", { type: "button", class: "quiet", click: () => store.set({ locked: null, held: [], key: null }) }, "Clear");
   const more = html("button", { type: "button", class: "quiet more", click: () => { open = !open; draw(drawn); } });
   /** @type {Map<number, HTMLButtonElement>} */
   let buttons = new Map();

@@ -1,6 +1,6 @@
 // One token, one head, every step with its numbers: ask, match, scale, softmax, take.
 
-import { html, number, scrolling, shorten } from "./dom.js";
+import { bar, html, number, scrolling, shorten } from "./dom.js";
 import { signed } from "./scale.js";
 import { asking, known } from "./view.js";
 
@@ -113,7 +113,8 @@ function table(/** @type {import("./view.js").View} */ view, /** @type {import("
   const heading = (/** @type {string} */ name, kind = "") => html("th", { scope: "col", class: kind }, name);
   const cell = (/** @type {Node | string} */ content, kind = "") => html("td", { class: kind }, content);
   const row = (/** @type {any} */ { column, weight, score, product }) => html("tr", {},
-    html("th", { scope: "row" }, html("bdi", { class: spec.keys.background.includes(column) ? "background" : "" }, shorten(spec.keys.labels[column], 16))),
+    html("th", { scope: "row" }, html("bdi", { class: spec.keys.background.includes(column) ? "background" : "" }, shorten(spec.keys.labels[column], 16)),
+      spec.keys.labels.length > 40 ? html("sub", { class: "place" }, String(column)) : ""),
     ...(channels ? [cell(strip(view.palette, channels.key[column], flow.keyPeak)), cell(number(product, 2), "number")] : []),
     ...(known ? [cell(score === null ? "–" : number(score, 2), "number")] : []),
     cell(number(weight), "number strong"),
@@ -131,12 +132,6 @@ function table(/** @type {import("./view.js").View} */ view, /** @type {import("
     html("tbody", {}, ...best.map(row),
       ...(rest.length && flow.total !== null ? [closing(`${rest.length} more`, others)] : []),
       ...(flow.total === null ? [] : [closing("all", flow.total)]))));
-}
-
-function bar(/** @type {number} */ weight) {
-  const inner = html("span", { class: "bar" });
-  inner.style.width = `${Math.min(100, 100 * weight)}%`;
-  return html("span", { class: "track" }, inner);
 }
 
 /** A vector as a strip of colours: one sign each side of the paper's. */

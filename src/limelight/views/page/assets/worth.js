@@ -13,7 +13,17 @@ const AROUND = 5; // tokens quoted on either side
  * @param {Spec} spec
  */
 export function createWorth(store, spec) {
-  const items = spec.links.map((link) => {
+  return createLinks(store, spec, spec.links);
+}
+
+/**
+ * Links as buttons that go to them.
+ * @param {import("./store.js").Store} store
+ * @param {Spec} spec
+ * @param {import("./numbers.js").Link[]} links
+ */
+export function createLinks(store, spec, links) {
+  const items = links.map((link) => {
     const [layer, head] = [spec.layers.indexOf(link.layer), spec.heads.indexOf(link.head)];
     const choose = () => store.set({ layer, head, words: false, locked: link.query, query: null, key: null, tile: null });
     const button = html("button", { type: "button", class: "worth-link", click: choose },
@@ -42,10 +52,11 @@ export function createWorth(store, spec) {
  * @param {Side} side
  * @param {number} token
  * @param {string} kind
+ * @param {number} [around] how many of them on either side
  */
-function quote(side, token, kind) {
-  const first = Math.max(0, token - AROUND);
-  const last = Math.min(side.labels.length, token + AROUND + 1);
+export function quote(side, token, kind, around = AROUND) {
+  const first = Math.max(0, token - around);
+  const last = Math.min(side.labels.length, token + around + 1);
   /** @type {(Node | string)[]} */
   const parts = [first > 0 ? "… " : ""];
   for (let k = first; k < last; k += 1) {

@@ -1,0 +1,38 @@
+"""A long text at a glance, in the numbers that every view of it shows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from limelight.insight.salience import copies, receivers
+from limelight.insight.summary import summary
+from limelight.seeing.recording.recording import Link, Recording
+
+LONG = 400
+"""Tokens beyond which a text is shown by its links, layers and tokens that receive most."""
+
+
+class Overview(NamedTuple):
+    """What all layers and heads do in a long text."""
+
+    entropy: list[float]
+    """of each layer: how spread out its heads look, mean over heads and queries, in bits"""
+    distance: list[float]
+    """of each layer: how far, in tokens"""
+    receivers: list[tuple[int, float]]
+    """the keys that receive most, background and function words left out, and their shares"""
+    copies: list[Link]
+    """repeats that are copied: a token looks at what followed the same token before"""
+
+
+def overview(recording: Recording) -> Overview | None:
+    """The overview of a text that is long enough for one."""
+    if len(recording.tokens) <= LONG or recording.picture is not None:
+        return None
+    noted = summary(recording)
+    return Overview(
+        noted.entropy.mean(1).tolist(),
+        noted.distance.mean(1).tolist(),
+        receivers(recording, 8),
+        copies(recording, 4),
+    )
