@@ -225,9 +225,9 @@ def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numb
     assert page.locator("svg.heatmap .tile").count() == 6
     numbers = overview(recording)
     assert numbers is not None
-    console = Console(width=80, file=StringIO())
-    console.print(terminal.overview(recording, numbers))
-    printed = console.file.getvalue()
+    output = StringIO()
+    Console(width=80, file=output).print(terminal.overview(recording, numbers))
+    printed = output.getvalue()
     assert f"{numbers.entropy[0]:.2f} bits" in printed
     bars = page.locator(".layer-bar").evaluate_all("all => all.map(one => one.ariaLabel)")
     assert bars == [
