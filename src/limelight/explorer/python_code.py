@@ -17,7 +17,7 @@ def python_lines(
         *(["from PIL import Image"] if pictured else []),
         "",
         f"rec = ll.look({source}, model={model!r})",
-        f"weights = rec.weights({layer}, {head})  # rows ask, columns answer",
+        f"weights = rec.weights({layer}, {head})  # rows are queries, columns are keys",
     ]
     if valued:
         lines.append(f"value = rec.steps({layer}, {head})['V'].value")

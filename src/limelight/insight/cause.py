@@ -239,7 +239,8 @@ def cause(
         if not clean.layers:
             raise OptionError(
                 f"{runner.name} makes no attention call that goes through limelight: its layers "
-                "must be limelight's own, its drop-ins for PyTorch, or a Hugging Face model's on the interface"
+                "must be limelight's own, drop-ins for PyTorch's, or those of a Hugging Face model "
+                "on the attention interface"
             )
         measured = _measure(clean, controls, seed)
     said = text if isinstance(text, str) else ""

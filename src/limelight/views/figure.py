@@ -46,7 +46,7 @@ _MOST_LINKS = 3
 
 
 def heat_map(recording: Recording, layer: int | None = None, head: int | None = None) -> Figure:
-    """The weights of one head: rows ask, columns answer; background is left blank.
+    """The weights of one head: rows are queries, columns are keys; background is left blank.
 
     Without a layer and head: those of the most salient link. Of a long text each cell shows the
     strongest of the links that were noted in it.
@@ -75,8 +75,8 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
         axes.set_yticks([row + 0.5 for row in range(len(rows) - 1)], minor=True)
         axes.grid(which="minor", color="white", linewidth=1.2)
     _name_ticks(axes, rows, columns, side - 1.6)
-    axes.set_xlabel("answers")
-    axes.set_ylabel("asks")
+    axes.set_xlabel("key")
+    axes.set_ylabel("query")
     axes.xaxis.set_label_position("top")
     _set_title(axes, _title(recording, layer, head))
     bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.03)

@@ -162,7 +162,7 @@ def all_heads(recording: Recording, chosen: tuple[int, int] | None = None) -> He
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The weights of one head: rows ask, columns answer, one cell each.
+    """The weights of one head: rows are queries, columns are keys, one cell each.
 
     Tokens are numbered; the numbers above the columns are those before the rows. What does not
     fit the width is pooled, each cell then showing the strongest weight under it.

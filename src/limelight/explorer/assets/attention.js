@@ -38,9 +38,9 @@ export function create(app) {
     };
     page = html("div", {}, warning, panels.sentence.element,
       html("div", { class: "grid" }, picture,
-        card(app, "Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
-        card(app, "Links", "left asks, right answers", panels.arcs, "arcs"),
-        card(app, "Links of several heads", "a colour each; left asks, right answers", panels.overlay, "overlay"),
+        card(app, "Heat map", "rows are queries, columns are keys", panels.heatmap, "heatmap"),
+        card(app, "Links", "queries on the left, keys on the right", panels.arcs, "arcs"),
+        card(app, "Links of several heads", "a colour each; queries on the left, keys on the right", panels.overlay, "overlay"),
         card(app, "All heads", "click one; click with Shift or Ctrl to lay several over one another", grid, "heads-grid"),
         card(app, "Worth a look", "strong links that neither their key nor their offset explains", { element: worth }, "worth-card")));
   }

@@ -149,7 +149,7 @@ export function create(app) {
     canvas.width = Math.round((side + STRIP) * zoomed);
     canvas.height = canvas.width;
     canvas.style.height = `${side + STRIP}px`;
-    canvas.setAttribute("aria-label", `Map of ${count()} tokens: rows ask, columns answer. Shown: rows ${Math.floor(top)} to ${Math.ceil(top + side * scale)}, columns ${Math.floor(left)} to ${Math.ceil(left + side * scale)}.`);
+    canvas.setAttribute("aria-label", `Map of ${count()} tokens: rows are queries, columns are keys. Shown: rows ${Math.floor(top)} to ${Math.ceil(top + side * scale)}, columns ${Math.floor(left)} to ${Math.ceil(left + side * scale)}.`);
     const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     pen.scale(zoomed, zoomed);
     const palette = app.palette();

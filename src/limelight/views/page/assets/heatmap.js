@@ -1,4 +1,4 @@
-// The weights of one head: rows ask, columns answer.
+// The weights of one head: rows are queries, columns are keys.
 
 import { FONT, fitted, html, number, scrolling, shorten, svg, widthOf } from "./dom.js";
 import { colour, height, lowest, rgb } from "./scale.js";
@@ -239,8 +239,8 @@ function labels(/** @type {import("./view.js").View} */ view, /** @type {Layout}
   const { palette } = view;
   const axis = (/** @type {string} */ text, /** @type {Record<string, any>} */ attributes) => svg("text", { fill: palette.muted, "font-size": 11, ...attributes }, text);
   const names = [
-    axis("answers →", { x: left, y: 11 }),
-    axis("asks →", { transform: `translate(11 ${top + rows * cell}) rotate(-90)` }),
+    axis("keys →", { x: left, y: 11 }),
+    axis("queries →", { transform: `translate(11 ${top + rows * cell}) rotate(-90)` }),
   ];
   for (let i = 0; i < rows; i += every) names.push(rowLabel(view, layout, i, { fill: palette.ink }));
   for (let j = 0; j < columns; j += every) {

@@ -164,8 +164,8 @@ function grid(/** @type {any} */ panels, /** @type {import("./store.js").Store} 
     panel.element);
   return html("main", { class: "grid" },
     panels.picture ? card("Picture", "lit where the chosen patch looks", panels.picture, "picture-card") : "",
-    card("Heat map", "rows ask, columns answer", panels.heatmap, "heatmap"),
-    card("Links", "left asks, right answers", panels.arcs, "arcs"),
+    card("Heat map", "rows are queries, columns are keys", panels.heatmap, "heatmap"),
+    card("Links", "queries on the left, keys on the right", panels.arcs, "arcs"),
     card("Worth a look", "strong links that neither their key nor their offset explains", panels.worth, "worth-card"),
     panels.overview ? card("The whole text", "all layers and heads together", panels.overview, "overview-card") : "",
     card("All heads", "layers down, heads across", panels.heads, "heads"),

@@ -80,7 +80,7 @@ async function inflate(base64) {
   return new Response(stream).arrayBuffer();
 }
 
-/** A matrix of weights, rows ask and columns answer. */
+/** A matrix of weights, rows are queries and columns are keys. */
 export class Matrix {
   /**
    * @param {number} rows
