@@ -135,7 +135,8 @@ class Cause(Result):
             control = f"; a random link of another token in one head: median {median:.1g}"
         return (
             f'Cutting "{looks}" → "{self.tokens[most]}" everywhere changes "{looks}" most '
-            f"({self.measure} {float(change[most]):.2g}{control}); its greatest weight, layer "
+            f"({self.measure} {float(change[most]):.2g}; equal weights in every head: "
+            f"{self.uniform_everywhere:.2g}{control}); its largest weight, layer "
             f'{layer} head {head} to "{self.tokens[key]}" ({float(weight[top]):.2f}), is rank '
             f"{rank} of {len(cut)} by "
             f"what its cut causes, and over all links weight and cut rank alike at ρ = {rho}: the "
@@ -148,7 +149,9 @@ class Cause(Result):
             (j, name, *(float(values[j]) for values in self.by_token.values()))
             for j, name in enumerate(self.tokens)
         ]
-        columns = ("key", f'"{self.tokens[self.token]}" to', *self.by_token)
+        # a space lets a narrow terminal wrap the heading where a hyphen would be cut
+        names = [name.replace("-", " ") for name in self.by_token]
+        columns = ("key", f'"{self.tokens[self.token]}" to', *names)
         title = f"{self.model}: changes are {self.measure}, heads and layers together"
         return Table(columns, rows, title, decimals=4)
 

@@ -139,7 +139,7 @@ class HeadRoles(Result):
                 None if weighted is None else float(weighted[layer, head]),
             ))  # fmt: skip
         columns = (
-            "role", "chance", "needed", "heads", "best head", "chosen", "held out", "by value"
+            "role", "chance", "needed", "heads", "best", "chosen", "held out", "by value"
         )  # fmt: skip
         title = (
             f"{self.model}: {self.layers} layers of {self.heads} heads; "
