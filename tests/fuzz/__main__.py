@@ -2,7 +2,8 @@
 
     python -m tests.fuzz [--minutes 5] [--seed N]
 
-Prints its seed. A case that fails is saved in tests/fuzz/saved/, which the tests run from then on.
+Prints its seed. A case that fails is saved in tests/fuzz/saved/, which the tests run from then on:
+a call by the number it is drawn from, a file by its damaged content.
 """
 
 from __future__ import annotations
@@ -30,22 +31,24 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         readers = files.sources(Path(folder))
         contents = {path: path.read_bytes() for path in readers}
-        checks = {
-            "attention": attention.check,
-            "refusals": attention.check_refusals,
-            "files": lambda seed: files.check(seed, readers, contents),
-        }
+        checks = {"attention": attention.check, "refusals": attention.check_refusals}
         end, case = time.monotonic() + 60 * options.minutes, options.seed << 24
         while time.monotonic() < end and failures < 10:
-            for kind, check in checks.items():
+            for kind in counts:
                 case += 1
                 counts[kind] += 1
+                name, damage = f"{kind}-{case}.txt", b""
                 try:
-                    check(case)
+                    if kind == "files":
+                        path, damage = files.drawn(case, readers, contents)
+                        name = f"files-{case}-{'+'.join(path.relative_to(folder).parts)}"
+                        files.check(path, damage, readers, contents)
+                    else:
+                        checks[kind](case)
                 except Exception:
                     failures += 1
                     SAVED.mkdir(exist_ok=True)
-                    (SAVED / f"{kind}-{case}.txt").write_text(traceback.format_exc())
+                    (SAVED / name).write_bytes(damage or traceback.format_exc().encode())
                     print(f"{kind} {case} fails:\n{traceback.format_exc()}", flush=True)
     tried = ", ".join(f"{count} {kind}" for kind, count in counts.items())
     print(f"fuzz: {tried}; {failures} failures (seed {options.seed})")

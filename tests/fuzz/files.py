@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import random
 from collections.abc import Callable
 from importlib import resources
@@ -13,24 +14,28 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from safetensors.torch import load, save
 
 import limelight as ll
 from limelight.errors import LimelightError
 from limelight.insight.worked.audit import audit
 from limelight.insight.worked.parsing import worked
 from limelight.models.tokens import Tokens
+from limelight.seeing.recording.stored import checksum
 from limelight.training.loop import train
 from limelight.training.settings import Settings
 
 TEXT = "The animal didn't cross the street."
 WORDS = [b"null", b"-1", b"1e999", b'"x"', b"[]", b"{}", b"NaN", b"99999999999999999999", b"\xff"]
 
+RECORDING = "recording.safetensors"
+
 Reader = Callable[[Path], Any]
 
 
 def sources(folder: Path) -> dict[Path, Reader]:
     """A small file of each kind that we read, and how it is read."""
-    recording = folder / "recording.safetensors"
+    recording = folder / RECORDING
     ll.look(TEXT).save(recording)
     settings = folder / "settings.toml"
     settings.write_text('[model]\nkind = "decoder"\nwidth = 16\nlayers = 1\nheads = 2\n')
@@ -134,7 +139,11 @@ def _look(model: Path) -> None:
 
 
 def _strongest(path: Path) -> None:
-    ll.Recording.load(path).strongest()
+    recording = ll.Recording.load(path)
+    recording.strongest()
+    recording.top(0, 0, -1)
+    recording.steps(0, 0)
+    recording.save(path.with_name("page.html"))
 
 
 def _audit(path: Path) -> None:
@@ -177,12 +186,49 @@ def mutated_json(rng: random.Random, content: bytes) -> bytes:
     return json.dumps(document).encode()
 
 
-def check(seed: int, readers: dict[Path, Reader], contents: dict[Path, bytes]) -> str:
-    """One damaged file, read; returns its name. The file is whole again afterwards."""
+def forged(rng: random.Random, content: bytes) -> bytes:
+    """A recording with something in it changed and a checksum that fits."""
+    tensors = load(content)
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])["__metadata__"]
+    if rng.random() < 0.6:
+        header["document"] = mutated_json(rng, header["document"].encode()).decode()
+    elif rng.random() < 0.2:
+        name = rng.choice(["version", "format", "document"])
+        header[name] = rng.choice(["", "0", "9" * 6000, "-1", "[", "null"])
+    else:
+        name = rng.choice(sorted(tensors))
+        tensor = tensors[name]
+        wide = tensor.double()
+        tensors[name] = rng.choice([
+            tensor[:0], tensor[..., :1], tensor.flatten(), tensor.bool(), wide, tensor[None],
+            (wide * 0 + 40).to(tensor.dtype), wide + math.nan, wide + math.inf, tensor.int(),
+            torch.cat((wide, wide)),
+        ]).clone()  # fmt: skip
+        if rng.random() < 0.2:
+            del tensors[name]
+    header["checksum"] = checksum(header["document"], tensors)
+    return save({name: tensor.contiguous() for name, tensor in tensors.items()}, header)
+
+
+def drawn(
+    seed: int, readers: dict[Path, Reader], contents: dict[Path, bytes]
+) -> tuple[Path, bytes]:
+    """A file, and what it is to hold in place of its content."""
     rng = random.Random(seed)
     path = rng.choice(sorted(readers))
-    by_value = path.suffix == ".json" and rng.random() < 0.5
-    path.write_bytes((mutated_json if by_value else damaged)(rng, contents[path]))
+    damage = damaged
+    if rng.random() < 0.5:
+        by_value = mutated_json if path.suffix == ".json" else damaged
+        damage = forged if path.name == RECORDING else by_value
+    return path, damage(rng, contents[path])
+
+
+def check(
+    path: Path, damage: bytes, readers: dict[Path, Reader], contents: dict[Path, bytes]
+) -> None:
+    """The file, damaged, is read. It is whole again afterwards."""
+    path.write_bytes(damage)
     try:
         with contextlib.suppress(LimelightError):
             readers[path](path)

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from tests.fuzz import attention, files
 
-SAVED = [path.stem.rsplit("-", 1) for path in (Path(__file__).parent / "saved").glob("*-*.txt")]
+SAVED = sorted((Path(__file__).parent / "saved").glob("*-*"))
 
 
 def seeds(kind: str, count: int) -> list[int]:
-    return [*range(count), *(int(seed) for saved, seed in SAVED if saved == kind)]
+    saved = [path.stem.split("-")[1] for path in SAVED if path.name.startswith(f"{kind}-")]
+    return [*range(count), *map(int, saved)]
 
 
 @pytest.mark.parametrize("seed", seeds("attention", 4))
@@ -27,5 +28,9 @@ def test_wrong_arguments_are_refused_in_words(untyped: None) -> None:
 def test_damaged_files_are_refused_in_words(tmp_path: Path, untyped: None) -> None:
     readers = files.sources(tmp_path)
     contents = {path: path.read_bytes() for path in readers}
-    for seed in seeds("files", 30):
-        files.check(seed, readers, contents)
+    cases = [files.drawn(seed, readers, contents) for seed in range(30)]
+    for saved in (path for path in SAVED if path.name.startswith("files-")):
+        name = saved.name.split("-", 2)[2].split("+")
+        cases.append((tmp_path.joinpath(*name), saved.read_bytes()))
+    for path, damage in cases:
+        files.check(path, damage, readers, contents)

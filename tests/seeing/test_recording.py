@@ -244,6 +244,15 @@ def test_a_file_of_version_1_is_read(rec, tmp_path):
         (lambda h, d, t: h.update(version=""), "damaged recording: version '', expected 1 or more"),
         (lambda h, d, t: h.pop("version") and None, "damaged recording: version '', expected 1"),
         (lambda h, d, t: h.update(version="0"), "damaged recording: version '0'"),
+        (lambda h, d, t: h.update(version="9" * 6000), "version '9{20}', expected 1 or more"),
+        (
+            lambda h, d, t: d["layers"][0]["source"].update(scale=float("inf")),
+            "scale must be a finite number, found inf",
+        ),
+        (
+            lambda h, d, t: d["layers"][0]["source"].update(softcap=-1.0),
+            "softcap must be a number of at least 0",
+        ),
         (lambda h, d, t: d.pop("tokens") and None, "damaged recording: 'tokens' is missing"),
         (lambda h, d, t: t.pop("layers.2.lse").shape and None, "damaged recording"),
         (lambda h, d, t: d["tokens"].pop() and None, "damaged recording: layer 0 was seen as"),

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from limelight.checks import check_number
 from limelight.errors import FileError, LimelightError
-from limelight.files import writing
+from limelight.files import is_file, is_folder, writing
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed, Source, Stored
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
@@ -116,9 +117,9 @@ def read(path: Path) -> Recording:
     """Read what `write` wrote; anything else is refused in words."""
     from safetensors import SafetensorError, safe_open
 
-    if path.is_dir():
+    if is_folder(path):
         raise FileError(f"{path}: a folder, expected a recording (.safetensors)")
-    if not path.is_file():
+    if not is_file(path):
         raise FileError(f"{path}: no such file, expected a recording (.safetensors)")
     try:
         with safe_open(path, framework="pt") as file:
@@ -154,8 +155,8 @@ def _version(path: Path, header: Mapping[str, str]) -> int:
     if header.get("format") != FORMAT:
         raise FileError(f"{path}: a safetensors file, but not a recording")
     version = header.get("version", "")
-    if not (version.isascii() and version.isdecimal() and int(version)):
-        raise FileError(f"{path}: damaged recording: version {version!r}, expected 1 or more")
+    if not (version.isascii() and version.isdecimal() and len(version) < 10 and int(version)):
+        raise FileError(f"{path}: damaged recording: version {version[:20]!r}, expected 1 or more")
     if int(version) > VERSION:
         raise FileError(
             f"{path}: a recording of version {version!r}, expected at most {VERSION}: "
@@ -335,8 +336,8 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         mask=None if mask is None else mask_from_json(mask, tensors),
         bias=tensors.get(f"{prefix}.bias"),
         slopes=tensors.get(f"{prefix}.slopes"),
-        scale=float(stored["scale"]),
-        softcap=float(stored["softcap"]),
+        scale=check_number("scale", stored["scale"], "a finite number"),
+        softcap=check_number("softcap", stored["softcap"], "a number of at least 0", low=0.0),
         dropout=0.0,
         seed=None,
         sinks=tensors.get(f"{prefix}.sinks"),
