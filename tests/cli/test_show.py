@@ -170,11 +170,11 @@ def test_where_no_link_was_chosen_json_names_none() -> None:
 
 
 def test_the_rule_names_the_heads_it_chose_among() -> None:
-    assert "greatest over all heads;" in " ".join(show(SENTENCE).output.split())
+    assert "highest over all heads;" in " ".join(show(SENTENCE).output.split())
     said = show(SENTENCE, "--layer", "3").output
-    assert "greatest over the heads of layer 3;" in " ".join(said.split())
+    assert "highest over the heads of layer 3;" in " ".join(said.split())
     found = json.loads(show(SENTENCE, "--head", "7", "--json").output)
-    assert "greatest over head 7 of all layers;" in found["rule"]
+    assert "highest over head 7 of all layers;" in found["rule"]
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_said() -> None:

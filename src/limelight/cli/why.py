@@ -43,11 +43,11 @@ def why(
         check_writable(save)
     loaded = load(model)
     rec = look(text, loaded)
-    asks = _pick(query)
+    place = _pick(query)
     if key is None:
-        result = split_output(rec, layer, head, asks, model=loaded)
+        result = split_output(rec, layer, head, place, model=loaded)
     else:
-        result = split_score(rec, layer, head, asks, _pick(key), model=loaded)
+        result = split_score(rec, layer, head, place, _pick(key), model=loaded)
     tables = [result.table()]
     if isinstance(result, HeadOutput):
         tables.append(result.direction_table())

@@ -105,7 +105,7 @@ def repeat_loss(model: Decoder, without: Iterable[Head] = (), *, seed: int = 0) 
 
 @torch.no_grad()
 def _loss(model: Decoder, rows: Tensor, size: int) -> float:
-    """The mean loss on the second run of the tokens but its first, which nothing foretells."""
+    """The mean loss on the second run of the tokens but its first, which cannot be predicted."""
     hidden = model.hidden(rows[:, :-1])[:, -(size - 1) :]
     logits = model.logits(hidden)
     return float(nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1 - size :].flatten()))

@@ -53,7 +53,7 @@ class Cause(Result):
     weight: Tensor
     """l h n: what the token pays to each key"""
     value_weighted: Tensor
-    """l h n: ‖weight · value‖, what it carries away"""
+    """l h n: ‖weight · value‖"""
     forbid: Effect
     """l h n: the link cut before softmax, in one head"""
     zero: Effect
@@ -212,7 +212,7 @@ def cause(
 
     Each link of the token is cut by itself, in one head, in one layer, everywhere, before softmax
     or after it, and each key is hidden from all other tokens; what changes is the token's final
-    vector or what the model says comes next. Beside it the usual stand-ins: weight, value-weighted
+    vector or what the model says comes next. Beside it the usual proxies: weight, value-weighted
     attention, rollout, gradient × input, equal weights; and links of other tokens as the control.
 
     Args:

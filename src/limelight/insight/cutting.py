@@ -114,7 +114,7 @@ def _mask(call: AttentionCall, heads: dict[int, dict[int, list[int]]]) -> Mask |
     """What is left of a layer's links; its memory is that of the links."""
     h, i, j = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     first_query = call.first_key + j - i
-    # Heads that lose the same links are said in one breath.
+    # Heads that lose the same links share one mask.
     shared: dict[tuple[tuple[int, int], ...], list[int]] = defaultdict(list)
     for head, queries in heads.items():
         if head >= h:

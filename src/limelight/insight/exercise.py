@@ -37,7 +37,7 @@ _DRAWN = 256
 
 @dataclass(frozen=True, eq=False)
 class Exercise(Result):
-    """An example that nobody has worked yet."""
+    """A fresh worked example: sheet and solution."""
 
     example: Worked
     name: str

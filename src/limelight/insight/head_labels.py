@@ -1,4 +1,4 @@
-"""What the heads of the shipped models do, measured beforehand, so that a view need not wait.
+"""What the heads of the shipped models do, measured in advance for views to label them by.
 
 `dev/head_labels.py` measures them by `heads` and writes `head_labels.json`; tests keep it current.
 """

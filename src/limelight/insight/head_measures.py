@@ -1,6 +1,6 @@
 """What is measured of every head: sums that merge, so that a corpus of any size streams through.
 
-Every measure is taken twice, on texts that a head is chosen by and on texts that it must hold on.
+Every measure is taken twice, on the half that a head is chosen by and on the held-out half.
 Memory is linear in a text: single weights are exp(score_ij − lse_i), sums over keys are the
 attention of a value of one channel, and the strongest keys are the lens's.
 """
@@ -92,7 +92,7 @@ def pair_weights(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def allowed_pairs(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
-    """Which pairs the mask allows: broadcasts to `b h p`. Rules are asked a few queries at once."""
+    """Which pairs the mask allows: broadcasts to `b h p`. A few queries at a time."""
     mask = _problem(seen).mask
     if mask is None:
         return torch.ones(len(queries), dtype=torch.bool)

@@ -50,7 +50,7 @@ class Score(NamedTuple):
     chosen: Tensor
     """l h: on the half that heads are chosen by"""
     held: Tensor
-    """l h: on the half that they must hold on"""
+    """l h: on the held-out half"""
     chance: float
     """what a head would have by chance, or by the best fixed offset, on the held-out half"""
     margin: float

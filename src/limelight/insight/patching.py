@@ -1,4 +1,4 @@
-"""A run of one of our models, entered in the middle: what lies before a change is the same in all.
+"""Activation patching: a clean run is cached, and only what follows a change is computed again.
 
 A cut in layer t changes nothing before it, and in it only the row of the token that looks. What
 every layer took in is kept from the undisturbed run; of layer t one row is computed, of the last
@@ -83,7 +83,7 @@ class EncoderPatcher:
         return self._normed(self._last_row(x))
 
     def _last_row(self, x: Tensor) -> Tensor:
-        """One row of the last block, whose other rows nobody asks for."""
+        """One row of the last block, whose other rows are not needed."""
         block_input, block = self._inputs[-1], self._inputs[-1].block
         options = block_input.options
         if intercepted() or options.get("mask") is not None or options.get("bias") is not None:

@@ -1,8 +1,8 @@
-"""Sentences made to ask heads with: who belongs to whom is known, because they are put together.
+"""Probe sentences whose syntax and coreference are known, because they are made from templates.
 
 Sentences come from templates over word lists written for this purpose. The first half of every
 list makes the sentences that a head is chosen by; the other half, none of whose nouns, verbs and
-adjectives the first has seen, makes those that it must hold on.
+adjectives the first has seen, makes the held-out ones.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ RELATIONS = {
     "verb–object": (("verb", "object"),),
     "pronoun–antecedent": (("pronoun", "subject"),),
 }
-"""Pairs of roles; each is asked in both directions."""
+"""Pairs of roles; each is tested in both directions."""
 
 _DETERMINERS = ("the", "a", "every", "that", "this")
 

@@ -1,4 +1,4 @@
-"""A bar for work that takes long enough to wonder about."""
+"""A progress bar for long work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def tracked(
         items: what is worked through.
         title: what the work is, in a word or two.
         total: how many there are, where that is known.
-        progress: whether to show the bar; where a person looks on unless given.
+        progress: whether to show the bar; in a terminal unless given.
     """
     if not (sys.stderr.isatty() if progress is None else progress):
         yield from items

@@ -1,7 +1,7 @@
 """A model of any kind, ready to run one text: rows of tokens in, the output at one position out.
 
 Our encoders and decoders, Hugging Face models and plain modules differ in how they are called.
-What asks for causes and roles wants the same of all of them: run some rows of the same text through
+Interventions and head measures need the same of all of them: run some rows of the same text through
 the seam, and give the final vector, or the next-token logits, at one place of each row.
 """
 
@@ -121,7 +121,8 @@ def is_hugging_face(model: nn.Module) -> bool:
 def through_the_seam(model: nn.Module) -> Generator[None]:
     """Within the block, the model's attention goes through the seam.
 
-    Our layers and doors do so anyway; a Hugging Face model runs on our attention for the while.
+    Our layers and PyTorch's own calls do so anyway; a Hugging Face model is switched to our
+    attention meanwhile.
     """
     if not is_hugging_face(model):
         yield
@@ -198,7 +199,7 @@ def _hugging_face(
         return (outputs.logits if predicts else outputs.last_hidden_state)[:, place]
 
     predicts = foreign.can_generate()
-    if not predicts:  # what stands on the encoder, a classifier say, is not asked
+    if not predicts:  # a head on the encoder, such as a classifier, is left out
         body: Any = foreign.base_model
         foreign = body
     embedding: Any = foreign.get_input_embeddings()
@@ -242,7 +243,7 @@ def _plain(
 
     def run(rows: Tensor, place: int | Tensor) -> Tensor:
         if last_only and isinstance(place, Tensor):
-            # a causal model that answers for its last token only is asked once for each
+            # a causal model that returns only its last token's logits is run once for each place
             return torch.stack([_first_tensor(model(rows[:, : p + 1]))[:, -1] for p in place], 1)
         ends = _first_tensor(model(rows))
         return ends[:, -1] if last_only else ends[:, place]

@@ -17,11 +17,11 @@ FEW = 2
 """Links of one head among those worth a look, at most."""
 
 _LISTED = 64
-"""Links that are listed at once, so that a view which asks for a few more finds them ready."""
+"""Links that are listed at once, so that a view that needs a few more does not search again."""
 
 
 def strongest(recording: Recording, n: int = 10) -> Strongest:
-    """The n links of greatest weight over all recorded layers and heads.
+    """The n strongest links over all recorded layers and heads.
 
     Links that crowd out everything else and say little are kept apart: those from or to background
     tokens, and those between tokens of one word or of neighbouring words. A token's look at itself
@@ -62,7 +62,7 @@ def rule(layer: int | None = None, head: int | None = None) -> str:
     """The rule of `salient`, in words.
 
     >>> rule(layer=3).split("; ")[0].split(", ")[-1]
-    'greatest over the heads of layer 3'
+    'highest over the heads of layer 3'
     """
     if layer is None:
         among = "all heads" if head is None else f"head {head} of all layers"
@@ -70,7 +70,7 @@ def rule(layer: int | None = None, head: int | None = None) -> str:
         among = f"the heads of layer {layer}" if head is None else f"layer {layer} head {head}"
     return (
         "(weight − what other tokens give to that key or at that offset) × log₂(distance in "
-        f"words), greatest over {among}; background tokens left out, function words at half"
+        f"words), highest over {among}; background tokens left out, function words at half"
     )
 
 
@@ -109,7 +109,7 @@ def salient(recording: Recording, layer: int | None = None, head: int | None = N
 def salient_links(
     recording: Recording, n: int = 6, layer: int | None = None, head: int | None = None
 ) -> list[Link]:
-    """The n links of greatest salience, at most two of one head, no two between the same words."""
+    """The n most salient links, at most two of one head, no two between the same words."""
     check_whole("n", n, 0)
     noted = summary(recording)
     known = noted.lists.get((layer, head))

@@ -221,8 +221,8 @@ def _plane(paths: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     """Paths `s l+1 m` and the groups' ends in a plane: `s l+1 2` and `g 2`.
 
     Vectors are compared by direction, as the cosine does. What a layer does to all words alike is
-    left out: at each stage the middle of the groups is the origin. The plane is that of the two
-    greatest spreads of words and groups at the end.
+    left out: at each stage the middle of the groups is the origin. The axes are
+    the first two principal components of words and groups at the end.
     """
     paths, groups = (nn.functional.normalize(each, dim=-1) for each in (paths, groups))
     middle = groups.mean(0)  # l+1 m
@@ -230,6 +230,6 @@ def _plane(paths: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     ends = torch.cat([paths[:, -1], groups[:, -1]])
     _, _, axes = torch.linalg.svd(ends - ends.mean(0), full_matrices=False)
     axes = nn.functional.pad(axes[:2], (0, 0, 0, 2 - len(axes[:2])))
-    # the sign of an axis is arbitrary: its greatest entry is made positive, so that pictures repeat
+    # the sign of an axis is arbitrary: its largest entry is made positive
     axes = axes * axes.gather(1, axes.abs().argmax(1, keepdim=True)).sign()
     return paths @ axes.T, groups[:, -1] @ axes.T

@@ -95,9 +95,9 @@ class Summary:
     words: Tensor | None
     """n: the word of each token; None between two texts, which have no distance"""
     lists: dict[tuple[int | None, int | None], list[Link]] = field(default_factory=dict)
-    """the most salient links that were asked for, by layer and head"""
+    """cached: the most salient links, by layer and head"""
     best: HeadLinks | None = None
-    """the strongest link of every head, once `head_links` was asked"""
+    """cached: the strongest link of every head"""
 
     @classmethod
     def of(cls, recording: Recording) -> Summary:
@@ -205,7 +205,7 @@ _summaries: WeakKeyDictionary[Recording, Summary] = WeakKeyDictionary()
 
 
 def summary(recording: Recording) -> Summary:
-    """What is worth showing of a recording, worked out once however many views ask."""
+    """What is worth showing of a recording, computed once for all views."""
     if recording not in _summaries:
         _summaries[recording] = Summary.of(recording)
     return _summaries[recording]

@@ -1,4 +1,4 @@
-"""The links of greatest value in a recording, exact whatever the lens noted.
+"""The highest-valued links of a recording, exact whatever the lens noted.
 
 A link is worth at most its weight times a known factor, so few have to be valued: of the links that
 were noted those that weigh enough, and of the others, each at most as heavy as the lightest that
@@ -46,7 +46,7 @@ def top_links(
     reach: float = 1.0,
     distinct: bool = False,
 ) -> list[tuple[float, Link]]:
-    """The n links of greatest value, at most so many of one head, greatest first.
+    """The n highest-valued links, at most so many of one head, highest first.
 
     A link's value is at most its weight times `reach`.
     """
@@ -96,7 +96,7 @@ def _distinct(
 def top_links_of_layer(
     recording: Recording, position: int, count: int, value: Value
 ) -> list[list[Ranked]]:
-    """The links of greatest value of every head of a layer, greatest first.
+    """The highest-valued links of every head of a layer, highest first.
 
     A link's value is at most its weight.
     """

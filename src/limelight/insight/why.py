@@ -89,8 +89,8 @@ def why(
         score = scale · Σ_s Σ_t q_s · k_t     s and t: token, position, each earlier head, each FFN
 
     Exact for models that normalise before each layer, norms on heads (Qwen 3, Gemma 3) and after
-    layers (Gemma 2 and 3) included; where norms stand only after layers (BERT, and blocks of order
-    "late") the parts of the block before are told apart, which add up as exactly, and what lies
+    layers (Gemma 2 and 3) included. Where norms stand only after layers (BERT, and blocks of order
+    "late") the sources are the parts of the block before, which add up as exactly, and everything
     further back is one source. A cap on scores and biases such as ALiBi's come after this score.
     What the head took from its keys is `wrote`.
 

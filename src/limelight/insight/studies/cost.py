@@ -34,7 +34,7 @@ def run(seed: int = 0) -> Study:
                     continue
                 way(q[:, :, :64], k[:, :, :64], v[:, :, :64])
                 grown = _peak(lambda way=way, q=q, k=k, v=v: way(q, k, v))
-                # the output at least, though the allocator may have had room for it at hand
+                # at least the output: the allocator may have reused memory for it
                 memory[name].append(max(grown, 4.0 * q.numel()))
                 times[name].append(min(_seconds(way, q, k, v) for _ in range(3)))
     lengths = {name: LENGTHS[: len(values)] for name, values in times.items()}

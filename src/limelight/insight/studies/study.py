@@ -40,7 +40,7 @@ class Check:
 
 
 def at_least(what: str, measured: float, bound: float) -> Check:
-    """The claim foretells a number of at least this.
+    """The claim predicts a number of at least this.
 
     >>> at_least("share of the nearest key", 0.9, 0.5).holds
     True
@@ -49,7 +49,7 @@ def at_least(what: str, measured: float, bound: float) -> Check:
 
 
 def at_most(what: str, measured: float, bound: float) -> Check:
-    """The claim foretells a number of at most this.
+    """The claim predicts a number of at most this.
 
     >>> at_most("share of the farthest key", float("nan"), 0.5).holds
     False

@@ -26,7 +26,7 @@ class _Tied(Attention):
 
 
 def run(seed: int = 0) -> Study:
-    """Pairs of a name and a payload; asked for a name, the payload is to be given."""
+    """Pairs of a name and a payload; given a name, the model must return its payload."""
     separate = [
         _learned(Attention(WIDTH, heads=1, head_size=size, bias="none"), size, seed)
         for size in SIZES
@@ -59,7 +59,7 @@ def run(seed: int = 0) -> Study:
         ),
         seed=seed,
         notes="A large head can keep names and payloads in different channels of one matrix: the "
-        "gain is a matter of room.",
+        "gain shrinks as the head grows.",
     )
 
 
@@ -70,7 +70,7 @@ def _learned(attention: Attention, size: int, seed: int) -> float:
     model = Reader(KEYS * PAYLOADS + KEYS, (PAYLOADS,), attention, positions=False)
     names = torch.randn(KEYS, WIDTH // 2)
     payloads = torch.randn(PAYLOADS, WIDTH // 2)
-    # a token of a pair is its name beside its payload; the token that asks is a name alone
+    # a token of a pair is its name beside its payload; the query token is a name alone
     table = torch.cat([names.repeat_interleave(PAYLOADS, 0), payloads.repeat(KEYS, 1)], 1)
     asking = torch.cat([names, torch.zeros_like(names)], 1)
     model.embedding.weight.data = torch.cat([table, asking])

@@ -32,7 +32,7 @@ _MATRICES = ("w_query", "w_key", "w_value")
 _LAYER_KEYS = (*_MATRICES, "heads", "w_output", "mask", "scale", "residual", "printed")
 _KEYS = ("title", "tokens", "x", "memory_tokens", "memory", "layers", *_LAYER_KEYS)
 _MOST = {"tokens": 64, "heads": 16, "layers": 8, "columns": 64}
-"""More than this nobody follows by hand."""
+"""Larger examples cannot be followed by hand."""
 _GREATEST = 1e6
 _NUMBER = re.compile(r"[-−+]?\d{1,15}(?:\.(\d{0,15}))?")
 _BLANKS = {"_", "?", "…", "..."}

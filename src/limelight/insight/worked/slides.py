@@ -68,7 +68,7 @@ def slide(step: Step, spot: tuple[int, int], decimals: int = 3) -> Figure:
     panels, signs = _panels(step, cell_of(step, spot))
     figure = new_figure(10.0, 5.625)
     figure.set_layout_engine("none")
-    # names of rows stand before a matrix, so panels need room by their columns and one more
+    # row labels stand left of a matrix, so a panel is wider than its columns
     spans = [panel.table.shape[1] + 1.4 for panel in panels]
     tallest = max(panel.table.shape[0] for panel in panels) + 1.2
     unit = min(0.92 / (sum(spans) + 0.5 * len(signs)), 0.62 * 0.5625 / tallest, 0.1)
