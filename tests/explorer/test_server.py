@@ -5,7 +5,12 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
@@ -15,6 +20,9 @@ import torch
 import limelight as ll
 from explorer.conftest import SENTENCE, Server
 from limelight.explorer.frames import parse_frame
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def ask(server: Server, **changes: object) -> httpx.Response:
@@ -179,7 +187,7 @@ def test_what_is_in_the_way_is_said_in_a_line(server: Server, tmp_path: Path) ->
     assert "no such file or folder" in missing.stderr
 
 
-def test_in_a_notebook_the_page_stands_in_a_cell() -> None:
+def test_in_a_notebook_the_page_stands_in_a_cell(browser: Browser) -> None:
     rec = ll.look("I love apple phones")
     explorer = ll.explore(rec)
     try:
@@ -190,5 +198,38 @@ def test_in_a_notebook_the_page_stands_in_a_cell() -> None:
         found = parse_frame(answer.content)[1]["weights"][3, 1]
         torch.testing.assert_close(found, rec.weights(3, 1))
         assert "frame-ancestors 'self'" in answer.headers["content-security-policy"]
+        # another text, by the model that made the recording
+        other = httpx.post(
+            explorer.url + "api/look", json={"model": "minilm", "text": "Another."}, timeout=60
+        )
+        assert other.status_code == 200
+        # as a notebook shows it: in a frame of a page from another port
+        with _page_with(explorer._repr_html_()) as address:
+            page = browser.new_page()
+            page.set_default_timeout(60_000)
+            page.goto(address)
+            frame = page.frame_locator("iframe[title='Limelight explorer']")
+            frame.locator(".story", has_text="looks at").first.wait_for()
+            page.close()
     finally:
         explorer.stop()
+
+
+@contextmanager
+def _page_with(html: str) -> Iterator[str]:
+    """The address of a page that holds this."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html>" + html.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as notebook:
+        threading.Thread(target=notebook.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{notebook.server_port}/"
+        notebook.shutdown()

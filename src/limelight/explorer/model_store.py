@@ -67,7 +67,9 @@ class ModelStore:
         self._sizes: dict[tuple[str, str], Footprint] = {}
         self._shown = shown
         if shown is not None:
-            self._models.setdefault(shown.model or "recording", "")
+            # A model that is installed reads other texts too; of any other there is the recording.
+            known = shown.model in PACKAGES and find_spec(PACKAGES[shown.model]) is not None
+            self._models.setdefault(shown.model or "recording", shown.model if known else "")
 
     @property
     def names(self) -> list[str]:

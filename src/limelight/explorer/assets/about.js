@@ -12,7 +12,7 @@
 export const PANELS = {
   attention: {
     title: "Attention", bar: true, load: () => import("./attention.js"),
-    about: "Each token spreads a weight of one over the tokens it looks at; here are those weights, for any head of the model. Point at a token to see its row, click to hold it, and click others to add theirs.",
+    about: "Each token spreads a weight of one over the tokens it looks at; here are those weights, for any head of the model. Point at a token to see its row, click to hold it, and Shift-click others to add theirs.",
   },
   compare: {
     title: "Compare", bar: true, load: () => import("./compare.js"),

@@ -1,4 +1,4 @@
-// Taking it along: a link, a page, numbers, and the Python lines that make the same picture.
+// Share and export: a link, a page, numbers, and the Python lines that make the same picture.
 
 import { html } from "../../views/page/assets/dom.js";
 import { requestBlob, requestJson } from "./api.js";
@@ -9,7 +9,7 @@ import { startTour } from "./tour.js";
 export function createShare(app) {
   const code = html("pre", { class: "code", tabindex: 0, "aria-label": "Python" });
   const dialog = /** @type {HTMLDialogElement} */ (html("dialog", { class: "share", "aria-label": "Share" },
-    html("h3", {}, "Take it along"),
+    html("h3", {}, "Share and export"),
     html("div", { class: "movers" },
       act("Copy link", "A link to what is shown now, on this machine", link),
       act("HTML", "One file with everything, to open without a server", () => save("/api/html", "attention.html")),
