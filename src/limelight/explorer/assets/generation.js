@@ -31,7 +31,7 @@ export function create(app) {
     html("div", { class: "grid-tools" }, go, stop, again, adopt, html("label", { for: "heat" }, "Temperature "), temperature, heat),
     text,
     html("div", { class: "grid" },
-      html("section", { class: "card", "aria-label": "Next token" }, html("h3", {}, "What might have come here"), html("p", { class: "hint" }, "click another token and go on from there"), candidates),
+      html("section", { class: "card", "aria-label": "Next token" }, html("h3", {}, "Next-token probabilities"), html("p", { class: "hint" }, "click another token and go on from there"), candidates),
       html("section", { class: "card", "aria-label": "Attended" }, html("h3", {}, "What it attended to"), looked)));
   let running = new AbortController();
   /** @type {string[]} */
@@ -140,7 +140,7 @@ export function create(app) {
         fill.style.width = `${100 * weight}%`;
         return html("tr", {}, html("th", { scope: "row" }, html("bdi", {}, shorten(labels[place] ?? "", 20)), html("sub", {}, String(place))), html("td", { class: "bar-cell" }, html("span", { class: "track" }, fill)), html("td", { class: "number strong" }, number(weight)));
       }))),
-      html("p", { class: "hint" }, "heads that looked hardest, beyond the first token"),
+      html("p", { class: "hint" }, "heads with the strongest link beyond the first token"),
       html("div", { class: "movers" }, ...sharp.map(([layer, head, place, weight]) => html("span", { class: "chip" }, `${layer}.${head} → ${shorten(labels[place] ?? "", 14)} ${number(weight)}`))),
     ];
   }

@@ -45,9 +45,9 @@ export function create(app) {
         html("label", {}, html("span", { class: "hint" }, "their words are read in; {} stands for each"), template))),
     story,
     html("div", { class: "grid" },
-      html("section", { class: "card", "aria-label": "Nearness to each group" }, html("h3", {}, "Nearness to each group"), html("p", { class: "hint" }, "cosine with the mean of the group, layer by layer"), chart,
+      html("section", { class: "card", "aria-label": "Similarity to each group" }, html("h3", {}, "Similarity to each group"), html("p", { class: "hint" }, "cosine with the mean of the group, layer by layer"), chart,
         html("details", { class: "same" }, html("summary", {}, "All numbers"), all)),
-      html("section", { class: "card", "aria-label": "The way" }, html("h3", {}, "The way"), html("p", { class: "hint" }, "seen from the middle of the groups; ○ before attention, ● at the end, ★ groups"), plane,
+      html("section", { class: "card", "aria-label": "Path through the layers" }, html("h3", {}, "Path through the layers"), html("p", { class: "hint" }, "seen from the middle of the groups; ○ before attention, ● at the end, ★ groups"), plane,
         html("details", { class: "same" }, html("summary", {}, "The same in Python"), python))),
     sentences);
   let later = 0;

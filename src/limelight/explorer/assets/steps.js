@@ -24,10 +24,10 @@ const FROM = {
   output: (/** @type {number} */ i, /** @type {number} */ j) => ({ concatenation: { row: i }, W_O: { column: j } }),
 };
 const GROUPS = [
-  ["What comes in, and what was learned", ["X", "W_Q", "W_K", "W_V"]],
+  ["Input and learned matrices", ["X", "W_Q", "W_K", "W_V"]],
   ["Query, key, value", ["Q unturned", "K unturned", "Q", "K", "V"]],
-  ["Who matches whom", ["scores", "scaled", "bias", "position bias", "mask", "masked", "weights"]],
-  ["What is taken along", ["weighted values", "concatenation", "W_O", "output"]],
+  ["Scores and weights", ["scores", "scaled", "bias", "position bias", "mask", "masked", "weights"]],
+  ["Weighted sum and output", ["weighted values", "concatenation", "W_O", "output"]],
 ];
 
 /** @param {import("./main.js").App} app @returns {import("./main.js").Panel} */
