@@ -75,7 +75,7 @@ def film(browser: Browser, url: str) -> None:
     """Typing, cutting a link, zooming into a long text."""
     from PIL import Image
 
-    page = browser.new_page(viewport={"width": 960, "height": 640})
+    page = browser.new_page(viewport={"width": 960, "height": 760})
     frames: list[tuple[Image.Image, int]] = []
 
     def take(milliseconds: int) -> None:
@@ -92,22 +92,24 @@ def film(browser: Browser, url: str) -> None:
             page.keyboard.type(letter)
             page.wait_for_timeout(450)
             take(160)
+        page.wait_for_timeout(1500)
         take(1300)
         for _ in f" {word}.":
             page.keyboard.press("Backspace")
     page.keyboard.type(" tired.")
-    page.wait_for_timeout(700)
+    page.wait_for_timeout(1500)
     page.get_by_role("tab", name="Cause").click()
     page.locator(".cause[data-drawn]").wait_for(timeout=120_000)
-    page.mouse.wheel(0, 260)
+    page.wait_for_timeout(500)
     take(1200)
     cut(page)
     take(1800)
-    page.goto(f"{url}#panel=long&head=2.9")  # a head that looks for the same token
-    page.reload()
-    page.locator(".type").wait_for()
+    page.get_by_role("tab", name="Long text").click()
     page.fill(".type", shakespeare()[:3000])
     page.locator(".message", has_text="first 512").wait_for(timeout=120_000)
+    # a head that looks for the same token
+    page.wait_for_function("location.hash.includes('Citizen')")
+    page.evaluate("location.hash = location.hash.replace(/head=[0-9.]+/, 'head=2.9')")
     page.wait_for_timeout(2500)
     page.mouse.wheel(0, 330)
     page.wait_for_timeout(300)

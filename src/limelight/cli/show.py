@@ -52,7 +52,7 @@ def show(
 
     Without --layer and --head the link is chosen that is strong, reaches far, and is explained
     neither by a token that everyone looks at nor by a head that always looks as far back:
-    greatest (weight - what other tokens give to that key or at that offset) * log2(distance in
+    the largest (weight - what other tokens give to that key or at that offset) * log2(distance in
     words), background tokens left out.
 
     Of a picture, with --model the folder of a Hugging Face vision transformer: what [CLS] attends

@@ -40,7 +40,8 @@ def worked(
     from limelight.insight.worked.parsing import worked as read
 
     if list_:
-        print("\n".join(known_examples()))
+        for name in known_examples():
+            print(f"{name:<14}{read(name).title}")
         return
     if format not in _FORMATS:
         raise OptionError(f"--format must be one of {', '.join(_FORMATS)}, found {format!r}")

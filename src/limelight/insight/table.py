@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
@@ -91,9 +92,16 @@ class Table:
         from rich.table import Table as RichTable
 
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for name, number in zip(self.columns, self.numeric(), strict=True):
-            table.add_column(Text(_label(name)), justify="right" if number else "left")
-        for row in self.cells():
+        cells = self.cells()
+        names = [_label(name) for name in self.columns]
+        widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+        tight = sum(widths) + 2 * len(widths) > options.max_width
+        for place, (name, number) in enumerate(zip(names, self.numeric(), strict=True)):
+            # Where room is short, the names of numbers wrap rather than the text beside them.
+            entries = [*name.split(), *(row[place] for row in cells)]
+            most = max(map(cell_len, entries)) if number and tight else None
+            table.add_column(Text(name), justify="right" if number else "left", max_width=most)
+        for row in cells:
             table.add_row(*(Text(cell) for cell in row))
         if self.title:
             yield Text(_label(self.title), style="bold")

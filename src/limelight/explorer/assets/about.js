@@ -40,7 +40,7 @@ export const PANELS = {
   },
   long: {
     title: "Long text", bar: true, load: () => import("./long.js"),
-    about: "A document as a map: each point is how much one token looks at another. From afar a cell shows the greatest weight in it; from near every weight is exact.",
+    about: "A document as a map: each point is how much one token looks at another. From afar a cell shows the largest weight in it; from near every weight is exact.",
   },
   generation: {
     title: "Generation", bar: false, load: () => import("./generation.js"),

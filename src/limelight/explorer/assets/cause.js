@@ -116,7 +116,7 @@ export function create(app) {
     if (!shown.length) { story.replaceChildren("Cutting the links of ", asker, " one by one …"); return; }
     const heavy = [...shown].sort((a, b) => b.weight - a.weight)[0];
     const rank = shown.indexOf(heavy) + 1;
-    story.replaceChildren(asker, " changes most without ", html("bdi", { class: "answer" }, spec.keys.labels[shown[0].key]), ` (${precise(shown[0].change)}); its greatest weight goes to `,
+    story.replaceChildren(asker, " changes most without ", html("bdi", { class: "answer" }, spec.keys.labels[shown[0].key]), ` (${precise(shown[0].change)}); its largest weight goes to `,
       html("bdi", { class: "answer" }, spec.keys.labels[heavy.key]), ` (${number(heavy.weight)}), rank ${rank} by what its cut causes.`);
     restore.hidden = cut.length === 0;
   }
