@@ -5,8 +5,8 @@
     python dev/families.py --why bert   # and why models of theirs could not be run
 
 Models of a family are made at a tiny size with random weights and run within `watch`, until every
-attention module of the family has run. How a module attends that cannot be run from a config alone
-is read in its source.
+attention module of the family has run. Sizes follow from the names of config fields, and where that
+is not enough from `families.toml`. How a module attends that cannot be run is read in its source.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import inspect
 import logging
 import re
 import sys
+import tomllib
 import warnings
 from collections.abc import Iterator
 from copy import deepcopy
@@ -33,6 +34,10 @@ from limelight.seeing.watching.huggingface import is_own_attention
 from limelight.seeing.watching.unseen import ATTENTION
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
+BY_HAND: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text("utf-8")
+)
+"""By family: a model's class, its config and the shapes of its inputs."""
 
 SIZES: dict[str, Any] = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
@@ -172,7 +177,7 @@ def seen(family: str, *, explain: bool = False) -> Row:
         if isinstance(part, type) and issubclass(part, nn.Module)
         and part.__module__ == home.__name__ and ATTENTION.search(name)
     }  # fmt: skip
-    runs: list[Run] = []
+    runs = [watched_run(*by_hand(homes, **BY_HAND[family]))] if family in BY_HAND else []
     tried: list[type[Any]] = []
     for kind in _kinds(homes)[:TRIES]:
         ran = frozenset().union(*(run.ran for run in runs))
@@ -222,6 +227,8 @@ def _row(family: str, homes: list[Any], parts: dict[str, bool], runs: list[Run])
         unseen |= own
         return Row(family, "refused" if unseen else "none", known, ", ".join(sorted(unseen)))
     how = "dense" if dense else "fused"
+    if dense and known == "read":
+        how = "dense or refused"
     return Row(family, f"{how} in part" if unseen else how, known, ", ".join(sorted(unseen)))
 
 
@@ -291,6 +298,24 @@ def tiny(kind: type[Any], variant: dict[str, Any]) -> tuple[nn.Module, dict[str,
         torch.manual_seed(0)
         model = kind(config).eval()
         return model, inputs_for(model, config)
+
+
+def by_hand(
+    homes: list[Any], model: str, config: dict[str, Any], inputs: dict[str, list[int]]
+) -> tuple[nn.Module, dict[str, Any]]:
+    """A model of `families.toml`, and its inputs."""
+    kind = next(getattr(home, model) for home in homes if hasattr(home, model))
+    torch.manual_seed(0)
+
+    def made(name: str, shape: list[int]) -> Any:
+        if name.endswith("ids"):
+            return torch.randint(30, 60, shape)
+        return torch.ones(shape) if name.endswith("mask") else torch.rand(shape)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made_model = kind(kind.config_class(**config)).eval()
+    return made_model, {name: made(name, shape) for name, shape in inputs.items()}
 
 
 def _parameters(kind: type[Any], config: Any) -> int:
@@ -482,11 +507,13 @@ def page(rows: list[Row]) -> str:
         "- **fused**: `watch` sees every call, exact, out of the kernel.",
         "- **dense**: the model computes attention with a softmax of its own and gives its weights",
         "  back (`output_attentions`): recorded from these, and `recording.made` says so.",
+        "- **dense or refused**: the same by its source; it was not run, so that what it gives",
+        "  back may turn out to be no weights of tokens.",
         "- **in part**: the modules named compute by themselves, unseen; a warning names them.",
         "- **refused**: nothing can be seen of it; a warning or an error says so in words.",
         "- **none**: its models made no attention call.",
-        "- *run*: tiny models with random weights were run; *read*: its source was read, where no",
-        "  tiny model can be made from the config alone.",
+        "- *run*: tiny models with random weights were run; *read*: its source was read, where a",
+        "  model needs packages that are not here, or inputs that a config does not tell.",
         "",
         "| family | seen | known by | computes by itself |",
         "|---|---|---|---|",

@@ -53,8 +53,9 @@ class Watched:
     ) -> None:
         self.model, self.lens = model, lens
         self.places = Places(model)
-        config = getattr(model, "config", None)
-        check_chosen("heads", heads, getattr(config, "num_attention_heads", None))
+        count = getattr(getattr(model, "config", None), "num_attention_heads", None)
+        # models in stages have a list of them
+        check_chosen("heads", heads, count if isinstance(count, int) else None)
         check_chosen("layers", layers, self.places.layers)
         self.heads = None if heads is None else list(heads)
         self.layers = None if layers is None else list(layers)
