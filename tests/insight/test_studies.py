@@ -19,7 +19,7 @@ from limelight.insight.studies.study import Study, at_least, at_most, exponent
 
 def test_every_file_is_a_study_that_is_listed() -> None:
     folder = Path(importlib.import_module("limelight.insight.studies").__path__[0])
-    parts = {"__init__", "registry", "training", "study"}
+    parts = {"__init__", "figure", "registry", "training", "study"}
     assert {path.stem for path in folder.glob("*.py")} - parts == set(STUDIES)
 
 
@@ -65,6 +65,20 @@ def test_training_studies_repeat_and_learn(monkeypatch: pytest.MonkeyPatch) -> N
     assert training.parameters(ll.Attention(32, heads=1)) == training.parameters(
         ll.Attention(32, heads=4)
     )
+
+
+def test_figures_name_what_is_compared_and_every_point() -> None:
+    from limelight.insight.studies.study import Curve, Panel
+
+    bars = Panel("by kind", "kind", "share", [Curve("share", ["none", "rotary"], [0.5, 1.0])])
+    sizes = [Curve("d", (4, 1024), (4, 1024), reference=True), Curve("q·k", (4, 1024), (4, 1000))]
+    lines = Panel("by size", "d", "variance", sizes, log_x=True)
+    study = Study("x", "a claim.", "000", "what", (at_least("share", 1.0, 0.9),), (bars, lines))
+    left, right = study.figure().axes
+    assert [label.get_text() for label in left.get_xticklabels()] == ["none", "rotary"]
+    assert len(left.patches) == 2
+    assert [label.get_text() for label in right.get_xticklabels()] == ["4", "1,024"]
+    assert [text.get_text() for text in right.get_legend().get_texts()] == ["d", "q·k"]
 
 
 def test_an_unknown_name_is_said_with_the_nearest() -> None:

@@ -32,7 +32,10 @@ def run(seed: int = 0) -> Study:
         ),
         panels=(
             Panel(
-                "two relations at once", "heads", "accuracy", [Curve("accuracy", HEADS, learned)]
+                "two relations at once",
+                "heads",
+                "accuracy",
+                [Curve("accuracy", [str(h) for h in HEADS], learned)],
             ),
         ),
         seed=seed,

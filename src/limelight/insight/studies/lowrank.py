@@ -44,7 +44,7 @@ def run(seed: int = 0) -> Study:
                 "numbers",
                 [
                     Curve("V_down and V_up", names, counts),
-                    Curve("full", names, [full] * len(names)),
+                    Curve("full", names, [full] * len(names), reference=True),
                 ],
                 True,
             ),

@@ -30,7 +30,6 @@ def run(seed: int = 0) -> Study:
     learned = {name: _learned(name, options, seed) for name, options in ways.items()}
     telling = [name for name in ways if name != "none"]
     able = ("sinusoidal", "rotary", "relative bias", "causal mask")
-    places = list(range(len(ways)))
     return Study(
         name="order",
         claim="attention treats tokens as an unordered set: positional encoding is needed.",
@@ -50,17 +49,17 @@ def run(seed: int = 0) -> Study:
         ),
         panels=(
             Panel(
-                "outputs beyond the permutation (" + ", ".join(ways) + ")",
-                "way",
-                "movement",
-                [Curve("movement", places, [max(moved[name], 1e-17) for name in ways])],
+                "change of outputs beyond the permutation",
+                "positions",
+                "relative change",
+                [Curve("change", list(ways), [max(moved[name], 1e-17) for name in ways])],
                 log_y=True,
             ),
             Panel(
                 "which word comes first?",
-                "way, in the same order",
+                "positions",
                 "accuracy",
-                [Curve("accuracy", places, list(learned.values()))],
+                [Curve("accuracy", list(ways), list(learned.values()))],
             ),
         ),
         seed=seed,

@@ -14,7 +14,7 @@ from limelight.layers.attention import Attention
 
 WIDTH, BATCH = 64, 4
 LENGTHS = (64, 128, 256, 512, 1024)
-ROUNDS = 5
+ROUNDS = 15
 
 
 def run(seed: int = 0) -> Study:

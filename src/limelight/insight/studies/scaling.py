@@ -52,7 +52,7 @@ def run(seed: int = 0) -> Study:
                 "variance of q·k",
                 "d",
                 "variance",
-                [curve("q·k", "variance"), Curve("d", SIZES, SIZES)],
+                [Curve("d", SIZES, SIZES, reference=True), curve("q·k", "variance")],
                 True,
                 True,
             ),

@@ -11,15 +11,10 @@ from limelight.insight.result import Result
 from limelight.insight.table import Table
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.console import Console, ConsoleOptions, RenderableType
 
 Verdict = Literal["holds", "holds partly", "does not"]
-
-_COLOURS = ("#0b6b66", "#b4500a", "#5b4fa3", "#8a7a16", "#2f6fb0", "#8c3a5f")
-"""Told apart in the light, in the dark and without colour vision, by lightness and by marks."""
-_MARKS = "osD^vP"
 
 
 @dataclass(frozen=True)
@@ -62,8 +57,11 @@ class Curve:
     """A line of a figure: a name and its points."""
 
     name: str
-    x: Sequence[int | float]
+    x: Sequence[int | float] | Sequence[str]
+    """numbers, or names of what is compared: these make bars"""
     y: Sequence[int | float]
+    reference: bool = False
+    """whether it is what the others are compared with, rather than measured"""
 
 
 @dataclass(frozen=True)
@@ -126,16 +124,10 @@ class Study(Result):
         return Table(("what", "measured", "expected", "holds"), rows, self._summary)
 
     def figure(self) -> Figure:
-        """The curves that were measured."""
-        from limelight.plotting import new_figure
+        """The curves that were measured, under the claim and its verdict."""
+        from limelight.insight.studies.figure import draw
 
-        figure = new_figure(4.6 * len(self.panels), 3.7)
-        for axes, panel in zip(
-            figure.subplots(1, len(self.panels), squeeze=False)[0], self.panels, strict=True
-        ):
-            _draw(axes, panel)
-        figure.suptitle(f"{self.name}: {self.verdict}", fontsize=11)
-        return figure
+        return draw(self.panels, self.claim, self._summary)
 
     def values(self) -> Mapping[str, Any]:
         """Everything, with the verdict."""
@@ -176,24 +168,6 @@ def exponent(x: Sequence[int | float], y: Sequence[int | float]) -> float:
     mean_y = sum(b for _, b in points) / len(points)
     spread = sum((a - mean_x) ** 2 for a, _ in points)
     return sum((a - mean_x) * (b - mean_y) for a, b in points) / spread
-
-
-def _draw(axes: Axes, panel: Panel) -> None:
-    for place, curve in enumerate(panel.curves):
-        style = {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKS[place % len(_MARKS)]}
-        axes.plot(curve.x, curve.y, label=curve.name, markersize=4, linewidth=1.6, **style)  # pyright: ignore
-    if panel.log_x:
-        axes.set_xscale("log", base=2)
-    if panel.log_y:
-        axes.set_yscale("log")
-    axes.set_title(panel.title, fontsize=10)
-    axes.set_xlabel(panel.x, fontsize=9)
-    axes.set_ylabel(panel.y, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    if len(panel.curves) > 1:
-        axes.legend(fontsize=8, frameon=False)
 
 
 def _digits(value: float) -> str:
