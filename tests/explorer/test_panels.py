@@ -134,6 +134,27 @@ def test_attention_rows_heads_search_and_overlay(opened: Opened, rec: Recording)
     until(page, f"document.querySelector('.story').innerText.includes('{best}')")
 
 
+@pytest.mark.parametrize("width", [1440, 390])
+def test_who_asks_and_who_answers_are_both_in_view(opened: Opened, width: int) -> None:
+    page = opened(viewport={"width": width, "height": 844})
+    middle = "They walked along the quiet river and spoke of many small things that day. "
+    page.fill(".type", f"Mary met the tall man. {middle * 8} Then Mary left.")
+    page.locator(".sentence .token.asks", has_text="Mary").wait_for()
+    assert page.locator(".story").first.inner_text().startswith("Mary128 looks at Mary1 0.9")
+    hidden = page.evaluate(
+        """() => ["asks", "answers"].filter((side) => {
+          const frame = document.querySelector(".sentence").getBoundingClientRect();
+          const marys = [...document.querySelectorAll(".sentence .token")]
+            .filter((token) => token.innerText === "Mary");
+          const box = marys[side === "asks" ? marys.length - 1 : 0].getBoundingClientRect();
+          return box.top < frame.top || box.bottom > frame.bottom;
+        })"""
+    )
+    assert hidden == []
+    links = page.locator(".card.arcs .scrolls")
+    assert links.evaluate("(frame) => frame.scrollHeight <= frame.clientHeight + 1")
+
+
 def test_heads_are_sorted_by_what_they_do(opened: Opened) -> None:
     page = opened()
     drawn(page, "attention")

@@ -50,7 +50,7 @@ import { Matrix } from "./numbers.js";
 
 /** @typedef {{ rows: number[], columns: number[] }} Excerpt */
 
-export const LONG = 200; // tokens beyond which excerpts are shown instead of the whole text
+export const LONG = 64; // tokens beyond which excerpts are shown: of more, some that look or are looked at would be out of sight
 
 /**
  * The part of the view that hover does not change.
