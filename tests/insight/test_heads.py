@@ -227,3 +227,9 @@ def test_heads_taken_out_add_nothing() -> None:
         model.stack.blocks[layer].attention.output.weight.data[:, 8 * head : 8 * head + 8] = 0
     assert found.without == pytest.approx(repeat_loss(model), abs=1e-5)
     assert found.without != pytest.approx(found.whole, abs=1e-3)
+    assert found.costlier_than == sum(found.without > loss for loss in found.random)
+    assert found.table().rows[1] == ("without 0·1, 1·3 (induction)", found.without)
+    assert json.loads(found.to_json())["heads"] == [[0, 1], [1, 3]]
+    assert "<img" in found._repr_html_()
+    with pytest.raises(ll.LimelightError, match="taken out of a decoder"):
+        ablate_role(torch.nn.Linear(2, 2), roles)

@@ -15,6 +15,14 @@ def heads(
         list[Path] | None, typer.Option(help="Text files to read; may be given several times.")
     ] = None,
     each: Annotated[bool, typer.Option("--each", help="Also list every head.")] = False,
+    ablate: Annotated[
+        str | None,
+        typer.Option(
+            help="Also ablate the top 5 heads of this role, such as induction, and 5 random ones "
+            "20 times: a decoder's loss on repeated tokens.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the probes.")] = 0,
     save: Annotated[
         Path | None, typer.Option(help="Write the grid or the numbers: .png, .svg, .json, ...")
@@ -29,12 +37,20 @@ def heads(
     from limelight.cli.results import give
     from limelight.files import check_writable
     from limelight.insight import heads as insight
+    from limelight.insight.ablation import ablate_role
+    from limelight.models.loading.pretrained import load
 
     if save is not None:
         check_writable(save)
     texts = None if not corpus else _lines(_checked(corpus))
-    result = insight.heads(model, texts, seed=seed)
-    give(result, [result.table(), *([result.head_table()] if each else [])], save=save, json=json)
+    loaded = load(model)
+    result = insight.heads(loaded, texts, seed=seed)
+    tables = [result.table(), *([result.head_table()] if each else [])]
+    if ablate is None:
+        give(result, tables, save=save, json=json)
+        return
+    ablation = ablate_role(loaded, result, ablate, seed=seed)
+    give(ablation, [*tables, ablation.table()], save=save, json=json)
 
 
 def _checked(files: list[Path]) -> list[Path]:

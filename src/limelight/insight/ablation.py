@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from limelight.errors import OptionError
+from limelight.errors import OptionError, UnavailableError
 from limelight.insight.head_measures import repeated_rows
 from limelight.insight.heads import HeadRoles, random_vocabulary
 from limelight.insight.progress import tracked
+from limelight.insight.result import Result
 from limelight.insight.runner import eval_mode, layer_of, through_the_seam
+from limelight.insight.table import Table
 from limelight.models.decoder import Decoder
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.rng import generator_for
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Head = tuple[int, int]
 """layer and head"""
@@ -43,9 +49,12 @@ def ablating(model: nn.Module, heads: Iterable[Head]) -> Generator[None]:
         yield
 
 
-class Ablation(NamedTuple):
+@dataclass(frozen=True)
+class Ablation(Result):
     """The loss on tokens that repeat, in nats a token."""
 
+    model: str
+    role: str
     heads: tuple[Head, ...]
     """those taken out, by their score for the role"""
     whole: float
@@ -57,9 +66,58 @@ class Ablation(NamedTuple):
     drawn: tuple[tuple[Head, ...], ...]
     """those others"""
 
+    @property
+    def costlier_than(self) -> int:
+        """How many of the random draws cost less."""
+        return sum(self.without > loss for loss in self.random)
+
+    def table(self) -> Table:
+        """The loss with all heads, without those of the role, and without random ones."""
+        names = ", ".join(f"{layer}·{head}" for layer, head in self.heads)
+        ordered = sorted(self.random)
+        rows: list[tuple[str, float]] = [
+            ("all heads", self.whole),
+            (f"without {names} ({self.role})", self.without),
+        ]
+        if ordered:
+            rows += [
+                ("without as many at random, mean", sum(ordered) / len(ordered)),
+                ("without as many at random, median", ordered[len(ordered) // 2]),
+                ("without as many at random, highest", ordered[-1]),
+            ]
+        title = (
+            f"{self.model}: loss on repeated tokens, nats a token; taking out the heads of the "
+            f"role costs more than {self.costlier_than} of {len(self.random)} random draws"
+        )
+        return Table(("model", "loss"), rows, title, decimals=2)
+
+    def figure(self) -> Figure:
+        """The loss without the heads of the role beside that of every random draw."""
+        from limelight.colours import LIGHT
+        from limelight.plotting import new_figure
+
+        figure = new_figure(6.0, 2.4)
+        axes = figure.add_subplot()
+        axes.scatter(self.random, [0] * len(self.random), color=LIGHT.muted, s=22, alpha=0.7,
+                     label=f"without {len(self.heads)} at random")  # fmt: skip
+        axes.scatter([self.without], [0], color=LIGHT.ask, s=60, marker="D",
+                     label=f"without the top {len(self.heads)} ({self.role})")  # fmt: skip
+        axes.axvline(self.whole, color=LIGHT.answer, linestyle="--", label="all heads")
+        axes.set_yticks([])
+        axes.set_xlabel("loss on repeated tokens, nats a token", fontsize=9)
+        axes.set_title(f"{self.model}: heads taken out", fontsize=10, parse_math=False)
+        axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.3),
+                    ncols=3)  # fmt: skip
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        return figure
+
+    def values(self) -> dict[str, Any]:
+        """All fields."""
+        return vars(self)
+
 
 def ablate_role(
-    model: Decoder,
+    model: nn.Module,
     roles: HeadRoles,
     role: str = "induction",
     *,
@@ -70,9 +128,16 @@ def ablate_role(
 ) -> Ablation:
     """Take out the top heads of a role, and as many others at random, and read repeated tokens.
 
+    It says whether these heads matter for copying, more than any heads would; zeroing a head also
+    takes away whatever else it did, and other heads may step in.
+
     The text is the opening token and S random tokens twice, other ones than those that the role
     was measured on; the loss is that of the second S.
     """
+    if not isinstance(model, Decoder):
+        raise UnavailableError(
+            f"heads are taken out of a decoder, which predicts tokens, found {type(model).__name__}"
+        )
     chosen = tuple((layer, head) for layer, head, _ in roles.top(role, count))
     others = [
         (layer, head)
@@ -92,7 +157,8 @@ def ablate_role(
         repeat_loss(model, heads, seed=seed)
         for heads in tracked(sets, "ablating", draws + 2, progress=progress)
     ]
-    return Ablation(chosen, losses[0], losses[1], tuple(losses[2:]), tuple(sets[2:]))
+    random, drawn = tuple(losses[2:]), tuple(sets[2:])
+    return Ablation(roles.model, role, chosen, losses[0], losses[1], random, drawn)
 
 
 def repeat_loss(model: Decoder, without: Iterable[Head] = (), *, seed: int = 0) -> float:
