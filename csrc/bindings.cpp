@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "dispatch.h"
 #include "tensors.h"
@@ -12,6 +13,8 @@
 
 namespace limelight {
 namespace {
+
+constexpr double kShortWork = 1e6;  // multiply-adds: about 20 µs on one core
 
 bool interrupted_by_signal() {
   nb::gil_scoped_acquire hold;
@@ -44,6 +47,7 @@ bool plain_view(nb::handle tensor, bool refuse_gradients, View& view) {
   const Names& n = names();
   if (!tensor.type().is(n.tensor) && !tensor.type().is(n.parameter)) return false;
   if (refuse_gradients && get(tensor, n.requires_grad).is(Py_True)) return false;
+  if (call(tensor, n.is_neg).is(Py_True)) return false;
   if (!exchanged_view(tensor, view)) {
     if (!get(tensor, n.is_cpu).is(Py_True)) return false;
     const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape);
@@ -51,13 +55,11 @@ bool plain_view(nb::handle tensor, bool refuse_gradients, View& view) {
     if (PyTuple_GET_SIZE(shape.ptr()) != 4) return false;
     view = view_of(tensor, "a tensor");
   }
-  return view.stride[3] == 1 && !call(tensor, n.is_neg).is(Py_True);
+  return view.stride[3] == 1;
 }
 
-// The output of a call without bias or dropout, and with no mask or one without tables, on plain tensors; or
-// None where anything is out of the ordinary: the long way then serves the call, or says what is wrong with it.
-nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle program, nb::handle scale,
-                 bool refuse_gradients) {
+nb::object plain_output(nb::handle q, nb::handle k, nb::handle v, nb::handle program, nb::handle scale,
+                        bool refuse_gradients) {
   Forward task;
   Problem& p = task.problem;
   if (!plain_view(q, refuse_gradients, p.query) || !plain_view(k, refuse_gradients, p.key) ||
@@ -79,14 +81,46 @@ nb::object quick(nb::handle q, nb::handle k, nb::handle v, nb::handle program, n
   nb::object out = nb::steal(made);
   if (!exchanged_view(out, task.out)) task.out = view_of(out, "out");
   if (task.out.stride[3] != 1) return nb::none();
-  std::vector<float> lse(static_cast<size_t>(p.b() * p.h() * p.i()));
-  task.lse = lse.data();
+  const auto lse = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(p.b() * p.h() * p.i()));
+  task.lse = lse.get();
   const int64_t extent[4] = {p.b(), p.h(), p.i(), p.j()};
   const MaskProgram mask(program_of(program), {}, extent);
   p.mask = mask.mask();
-  run(&Kernels::forward, task);
+  const double work = double(p.b()) * double(p.h()) * double(p.i()) * double(p.j()) * double(2 * p.d());
+  if (work < kShortWork) {  // over before another thread could take the GIL
+    if (!chosen().forward(task)) throw nb::python_error();
+  } else {
+    run(&Kernels::forward, task);
+  }
   return out;
 }
+
+// attend_plain(query, key, value, program, scale, refuse_gradients), by position only: the output of a call
+// without bias or dropout, and with no mask or one without tables, on plain tensors; or None where anything is out
+// of the ordinary: the long way then serves the call, or says what is wrong with it. A plain C function: reading
+// six arguments by nanobind takes a noticeable part of a small call.
+PyObject* attend_plain(PyObject*, PyObject* const* arguments, Py_ssize_t count) noexcept {
+  try {
+    if (count != 6) refuse("attend_plain takes 6 arguments");
+    return plain_output(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
+                        arguments[5] == Py_True)
+        .release()
+        .ptr();
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyMethodDef attend_plain_method = {"attend_plain",
+                                   reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&attend_plain)),
+                                   METH_FASTCALL, "The output of a plain call, or None if it is not one."};
 
 void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
               nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
@@ -153,13 +187,10 @@ PooledStats pooled_stats_of(const Named& from, const Problem& p) {
   from.read(to.received, "received", n.f64, heads * to.piece_count * p.j());
   from.read(to.map_sum, "map_sum", n.f64, cells);
   from.read(to.map_max, "map_max", n.f32, cells);
-  from.read(to.value_sum, "value_sum", n.f64, cells);
-  from.read(to.value_max, "value_max", n.f32, cells);
   from.read(to.top, "top", n.f32, heads * p.i() * to.top_count);
   from.read(to.top_keys, "top_keys", n.i64, heads * p.i() * to.top_count);
-  if (!to.map_sum != !to.map_max || !to.value_sum != !to.value_max || !to.top != !to.top_keys ||
-      !to.top != !to.top_count || ((to.top || to.value_sum) && !to.norms))
-    refuse("map, value or top are incomplete");
+  if (!to.map_sum != !to.map_max || !to.top != !to.top_keys || !to.top != !to.top_count || (to.top && !to.norms))
+    refuse("map or top are incomplete");
   return to;
 }
 
@@ -255,7 +286,7 @@ void adamw(nb::sequence states, double learning_rate, double beta1, double beta2
 NB_MODULE(_kernels, m) {
   using namespace limelight;
   m.attr("__doc__") = "The C++ kernels of Limelight. Their callers are in limelight.ops.";
-  m.attr("REVISION") = 2;  // of this interface; ops/kernels.py has the same number
+  m.attr("REVISION") = 3;  // of this interface; ops/kernels.py has the same number
   m.def("isa", [] { return std::string(chosen().isa); }, "The instruction set of the build in use.");
   m.def(
       "runnable",
@@ -266,9 +297,7 @@ NB_MODULE(_kernels, m) {
       },
       "The builds that this CPU can run, the best first.");
   m.def("threads", &thread_limit, "How many threads the next call may use.");
-  m.def("quick", &quick, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("program"),
-        nb::arg("scale").none(), nb::arg("refuse_gradients"),
-        "The output of a plain call, or None if it is not one.");
+  m.attr("attend_plain") = nb::steal(PyCFunction_New(&attend_plain_method, nullptr));
   m.def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
         nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
         nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), "Writes out and lse.");

@@ -18,7 +18,7 @@
 namespace limelight {
 namespace {
 
-constexpr int64_t kInterruptPeriod = 100'000'000;  // nanoseconds between two questions about Ctrl-C
+constexpr int64_t kInterruptPeriod = 100'000'000;  // nanoseconds between two polls for Ctrl-C
 constexpr int64_t kMaxKeptScratch = 8 << 20;       // floats of scratch that a thread keeps
 constexpr size_t kPage = 4096;
 
@@ -26,8 +26,13 @@ std::atomic<bool (*)()> interrupt{nullptr};
 std::atomic<bool> forked{false};
 
 int64_t now() {
+#ifdef CLOCK_MONOTONIC_COARSE  // Linux: exact to a few milliseconds, and several times cheaper to read
+  constexpr clockid_t clock = CLOCK_MONOTONIC_COARSE;
+#else
+  constexpr clockid_t clock = CLOCK_MONOTONIC;
+#endif
   timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
@@ -35,13 +40,12 @@ struct Run {
   int64_t count;
   JobFunction job;
   void* context;
-  int64_t last_asked;
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
   std::atomic<bool> failed{false};
   std::exception_ptr failure;  // the first job's that threw
 
-  Run(int64_t jobs, JobFunction one, void* data) : count(jobs), job(one), context(data), last_asked(now()) {}
+  Run(int64_t jobs, JobFunction one, void* data) : count(jobs), job(one), context(data) {}
 };
 
 struct Current {
@@ -49,6 +53,7 @@ struct Current {
   bool caller = false;
 };
 thread_local Current current;
+thread_local int64_t last_poll = 0;  // when this thread last asked about Ctrl-C
 
 void work(Run& run, int worker) {
   const Current before = current;
@@ -201,8 +206,8 @@ bool interrupted() {
   if (current.caller) {
     const auto pressed = interrupt.load(std::memory_order_relaxed);
     const int64_t time = pressed ? now() : 0;
-    if (pressed && time - run->last_asked > kInterruptPeriod) {
-      run->last_asked = time;
+    if (pressed && time - last_poll > kInterruptPeriod) {
+      last_poll = time;
       if (pressed()) run->stop.store(true, std::memory_order_relaxed);
     }
   }

@@ -199,17 +199,14 @@ bool decode_as(const Forward& f) {
 }  // namespace
 }  // namespace decoding
 
-constexpr int64_t kDecodeRows = 8;    // measured: from here on the tiles of forward.cpp are faster,
-constexpr int64_t kLongCache = 2048;  // from twice as many with this many keys
-constexpr int64_t kTinyCall = 4096;   // or with this many scores in all
-
-// Few rows that share a key head do not pay for packing the keys, the less so the longer the cache; nor does
-// a call so small that any preparation outweighs it.
+// Few rows that share a key head do not pay for packing the keys, the less so the wider the keys; and only here is
+// a long cache split over all cores. Where the one becomes faster than the other was measured (dev/LOG.md).
 bool prefers_decode(const Problem& p) {
   if (p.g() == 0) return false;
   const int64_t rows = p.group() * p.i();
-  const bool tiny = p.b() * p.h() * p.i() * p.j() <= kTinyCall;
-  return rows <= kDecodeRows || (rows <= 2 * kDecodeRows && (tiny || p.j() >= kLongCache));
+  if (p.j() >= 2048) return rows <= 16;
+  if (p.j() >= 1024) return rows <= 8;
+  return rows <= imin(8, 2 + p.d() / 16);
 }
 
 bool decode(const Forward& f) {

@@ -99,13 +99,12 @@ class PooledAccumulator {
       double* to = s_.received + (head * s_.piece_count + piece_) * p_.j() + tile_;
       for (int64_t t = 0; t < count; ++t) to[t] += columns_.sum[t];
     }
-    if (s_.map_sum || s_.value_sum) {
+    if (s_.map_sum) {
       const int64_t line = (head * s_.rows + cell_) * s_.columns;
       for (int64_t t = 0; t < count;) {
         const int64_t c = (tile_ + t) * s_.columns / p_.j();
         const int64_t end = imin(count, cell_start(c + 1, s_.columns, p_.j()) - tile_);
-        if (s_.map_sum) pool(t, end, nullptr, s_.map_sum[line + c], s_.map_max[line + c]);
-        if (s_.value_sum) pool(t, end, norms(h_) + tile_, s_.value_sum[line + c], s_.value_max[line + c]);
+        pool(t, end, s_.map_sum[line + c], s_.map_max[line + c]);
         t = end;
       }
     }
@@ -113,13 +112,11 @@ class PooledAccumulator {
     cell_ = -1;
   }
 
-  void pool(int64_t t, int64_t end, const float* norm, double& sum, float& most) const {
+  void pool(int64_t t, int64_t end, double& sum, float& max) const {
     float total = 0;
     for (; t < end; ++t) {
-      const float factor = norm ? norm[t] : 1;
-      total += columns_.sum[t] * factor;
-      const float here = columns_.max[t] * factor;
-      if (here > most) most = here;
+      total += columns_.sum[t];
+      if (columns_.max[t] > max) max = columns_.max[t];
     }
     sum += total;
   }

@@ -24,12 +24,12 @@ struct RowStats {
 struct PooledStats {
   const int64_t* pieces = nullptr;  // piece_count + 1 cuts of the queries, at edges of rows of cells: jobs
   int64_t piece_count = 0;          // 0: nothing is asked
-  const float* norms = nullptr;     // b g j: ‖v_j‖, for what is weighted by values
+  const float* norms = nullptr;     // b g j: ‖v_j‖, for top
   double* received = nullptr;       // b h piece_count j
-  int64_t rows = 1, columns = 1;    // cells of the maps
-  double *map_sum = nullptr, *value_sum = nullptr;  // b h rows columns
-  float *map_max = nullptr, *value_max = nullptr;
-  float* top = nullptr;  // b h i top_count: ‖weight · value‖; top_keys likewise
+  int64_t rows = 1, columns = 1;    // cells of the map
+  double* map_sum = nullptr;        // b h rows columns
+  float* map_max = nullptr;         // b h rows columns
+  float* top = nullptr;             // b h i top_count: ‖weight · value‖; top_keys likewise
   int64_t* top_keys = nullptr;
   int64_t top_count = 0;
 };

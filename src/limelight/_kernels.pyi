@@ -9,13 +9,14 @@ REVISION: int
 def isa() -> str: ...
 def runnable() -> list[str]: ...
 def threads() -> int: ...
-def quick(
+def attend_plain(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     program: Sequence[int],
     scale: float | None,
     refuse_gradients: bool,
+    /,
 ) -> Tensor | None: ...
 def forward(
     query: Tensor,

@@ -114,7 +114,7 @@ def test_the_negative_bit_is_read() -> None:
     out, lse = torch.empty(1, 2, 6, 8), torch.empty(1, 2, 6)
     with pytest.raises(ValueError, match="query has torch's negative bit"):
         _kernels.forward(negative, x, x, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
-    assert _kernels.quick(negative, x, x, (), None, False) is None
+    assert _kernels.attend_plain(negative, x, x, (), None, False) is None
 
 
 def test_empty_axes_are_served() -> None:

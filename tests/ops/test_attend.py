@@ -376,7 +376,7 @@ def test_a_mask_is_lowered_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     lower = Padding.lower
     monkeypatch.setattr(Padding, "lower", lambda *a: lowered.append(1) or lower(*a))
     q = x(1, 2, 6, 8).requires_grad_()
-    ll.attend(q, q, q, mask=ll.padding([4]), lens=ll.Lens(top=1, map=(2, 2), value_map=(3, 3)))
+    ll.attend(q, q, q, mask=ll.padding([4]), lens=ll.Lens(top=1, map=(2, 2)))
     assert lowered == [1]
 
 

@@ -261,7 +261,7 @@ def test_the_short_way_and_the_long_way_agree(mask: ll.ops.mask.Mask | None) -> 
     q, k, v = tensors(i=33, j=44, d=16, e=16)
     program = () if mask is None else mask.program()
     assert program is not None
-    short = native.quick(q, k, v, program, None)
+    short = native.attend_plain(q, k, v, program, None)
     assert short is not None
     assert torch.equal(short, native.attend(ll.ops.problem.check_problem(q, k, v, mask=mask))[0])
     assert torch.equal(short, ll.attend(q, k, v, mask=mask))
@@ -269,15 +269,15 @@ def test_the_short_way_and_the_long_way_agree(mask: ll.ops.mask.Mask | None) -> 
 
 def test_the_short_way_leaves_what_is_not_plain() -> None:
     q, k, v = tensors(i=3, j=4, d=16, e=16)
-    assert native.quick(q.double(), k.double(), v.double(), (), None) is None
-    assert native.quick(q, k[:, :, :, :8], v, (), None) is None
-    assert native.quick(q, k, v.bfloat16(), (), None) is None
-    assert native.quick(q[0], k, v, (), None) is None
-    assert native.quick(q.clone().requires_grad_(), k, v, (), None) is None
-    assert native.quick(q, k, v, (), float("nan")) is None
-    assert native.quick(q.to("meta"), k.to("meta"), v.to("meta"), (), None) is None
+    assert native.attend_plain(q.double(), k.double(), v.double(), (), None) is None
+    assert native.attend_plain(q, k[:, :, :, :8], v, (), None) is None
+    assert native.attend_plain(q, k, v.bfloat16(), (), None) is None
+    assert native.attend_plain(q[0], k, v, (), None) is None
+    assert native.attend_plain(q.clone().requires_grad_(), k, v, (), None) is None
+    assert native.attend_plain(q, k, v, (), float("nan")) is None
+    assert native.attend_plain(q.to("meta"), k.to("meta"), v.to("meta"), (), None) is None
     with torch.no_grad():
-        assert native.quick(q.clone().requires_grad_(), k, v, (), None) is not None
+        assert native.attend_plain(q.clone().requires_grad_(), k, v, (), None) is not None
 
 
 # --- torch's machinery ----------------------------------------------------------------------------

@@ -91,11 +91,10 @@ def attend(
     """
     if bias is None and softcap is None and dropout == 0 and lens is None:
         program = () if mask is None else mask.program() if isinstance(mask, Mask) else None
-        plain = None
         if program is not None and impl in ("auto", "native"):
-            plain = native.quick(query, key, value, program, scale)
-        if plain is not None:
-            return plain
+            output = native.attend_plain(query, key, value, program, scale)
+            if output is not None:
+                return output
     problem = prepare(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, dropout=dropout
     )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_REVISION = 2
+_REVISION = 3
 """of the interface of the kernels; csrc/bindings.cpp has the same number"""
 
 _missing = "the C++ kernels were not built (no C++ compiler was found at install time)"
@@ -26,6 +26,12 @@ except ImportError:  # the package works without its kernels, on its PyTorch for
 _C: Any = torch._C  # pyright: ignore[reportPrivateUsage]
 _forward_ad: Any = torch.autograd.forward_ad
 _PLAIN = (Tensor, torch.nn.Parameter)
+# Bound here: to look them up in torch at every small call takes longer than to call them.
+_is_compiling = torch.compiler.is_compiling
+_is_autocast_enabled = torch.is_autocast_enabled
+_tracing_state = _C._get_tracing_state
+_dispatch_modes, _function_modes = _C._len_torch_dispatch_stack, _C._len_torch_function_stack
+_peek_transform = _C._functorch.peek_interpreter_stack
 
 
 def missing() -> str | None:
@@ -38,17 +44,17 @@ def eager(*tensors: Tensor | None) -> bool:
 
     Without tensors: whether the moment is plain.
     """
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return False
     for tensor in tensors:
         if tensor is not None and (type(tensor) not in _PLAIN or tensor.is_neg()):
             return False
     return (
-        not torch.is_autocast_enabled("cpu")
-        and _C._get_tracing_state() is None
-        and _C._len_torch_dispatch_stack() == 0
-        and _C._len_torch_function_stack() == 0
-        and _C._functorch.peek_interpreter_stack() is None
+        not _is_autocast_enabled("cpu")
+        and _tracing_state() is None
+        and _dispatch_modes() == 0
+        and _function_modes() == 0
+        and _peek_transform() is None
         and _forward_ad._current_level < 0
     )
 
@@ -71,7 +77,7 @@ def transform() -> str | None:
 
 
 def outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the output and the log-sum-exp.
+    """Empty tensors for the output and the log-sum-exp.
 
     Where the query is a `b i h d` projection seen as `b h i d`, the output is laid out alike, so
     that joining the heads before the output projection copies nothing.

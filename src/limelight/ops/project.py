@@ -1,4 +1,4 @@
-"""x·Wᵀ + b, quick also for a few rows.
+"""x·Wᵀ + b, fast also for a few rows.
 
 A model that writes one token at a time multiplies a single row by every matrix it has: all the
 work is reading the matrices. PyTorch's product does that on one core; the kernel behind `project`

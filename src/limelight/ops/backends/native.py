@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limelight.ops.backends.native_lens import Sweeps, by_rows_only, scaled
+from limelight.ops.backends.native_lens import Buffers, by_rows_only, scaled
 from limelight.ops.backends.protocol import Wanted
 from limelight.ops.kernels import eager, kernels, missing, transform
 from limelight.ops.lens.spec import Lens, Statistics
@@ -47,9 +47,9 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
 def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     """The same with the statistics of a fitted lens, noted in the sweep that makes the output."""
     assert native_op is not None
-    sweeps = Sweeps.of(problem.extent, lens, problem.value.detach())
-    output, own = native_op.look(sweeps, *_arguments(problem))
-    statistics = sweeps.statistics(own.detach(), problem.extent)
+    buffers = Buffers.of(problem.extent, lens, problem.value.detach())
+    output, own = native_op.attend_with_lens(buffers, *_arguments(problem))
+    statistics = buffers.statistics(own.detach(), problem.extent)
     if problem.rows_sum_to_one:
         return output, statistics
     output, total = _shared(problem, output, own)
@@ -76,22 +76,17 @@ def _shared(problem: Problem, output: Tensor, own: Tensor) -> tuple[Tensor, Tens
     return output * share[..., None].to(output.dtype), total
 
 
-def quick(
+def attend_plain(
     query: Tensor, key: Tensor, value: Tensor, program: tuple[int, ...], scale: float | None
 ) -> Tensor | None:
-    """The output of a call with at most a mask without tables, in the shortest way there is.
+    """The output of a call with at most a mask without tables, on plain tensors; otherwise None.
 
-    A small call costs less than torch's dispatcher, or than checking it in Python: if nothing of
-    torch watches and everything about it is plain, the kernel's own check is enough. Otherwise
-    None.
+    A small call costs less than torch's dispatcher, or than checking it in Python: where nothing of
+    torch watches, the kernel's own check is enough.
     """
     if kernels is None or not eager():
         return None
-    if query is None or key is None or value is None:  # the one thing that it cannot be handed
-        return None
     try:
-        if query.is_neg() or key.is_neg() or value.is_neg():
-            return None
-        return kernels.quick(query, key, value, program, scale, torch.is_grad_enabled())
+        return kernels.attend_plain(query, key, value, program, scale, torch.is_grad_enabled())
     except (RuntimeError, AttributeError):  # sparse, nested, no tensors: the checks say it in words
         return None

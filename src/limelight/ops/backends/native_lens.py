@@ -21,32 +21,32 @@ that its sums are the same on all machines."""
 _STEADY = 512
 """Queries whose weights are added up in float32 before they go to a float64 sum."""
 
-Buffers = dict[str, Tensor | int]
 
+class Buffers(NamedTuple):
+    """The tensors and sizes that the kernels take by name, and fill."""
 
-class Sweeps(NamedTuple):
-    """What the kernels fill: the statistics of rows, and of keys and cells, each in a sweep."""
-
-    rows: Buffers
-    pooled: list[Buffers]
-    """where two maps have unlike cells, in a sweep of their own"""
+    rows: dict[str, Tensor | int]
+    """what belongs to queries"""
+    pooled: dict[str, Tensor | int] | None
+    """what belongs to keys and cells; None where nothing of the kind is asked for"""
 
     @classmethod
-    def of(cls, extent: Extent, lens: Lens, value: Tensor) -> Sweeps:
-        """Room for what a fitted lens asks for."""
-        return cls(_row_buffers(extent, lens), _pooled_buffers(extent, lens, value))
+    def of(cls, extent: Extent, lens: Lens, value: Tensor) -> Buffers:
+        """Empty buffers for what a fitted lens asks for."""
+        pooled = None if by_rows_only(lens) else _pooled_buffers(extent, lens, value)
+        return cls(_row_buffers(extent, lens), pooled)
 
     def statistics(self, lse: Tensor, extent: Extent) -> Statistics:
-        """What was noted."""
+        """What the kernels wrote."""
         statistics = _row_statistics(lse, self.rows)
-        for buffers in self.pooled:
-            statistics = statistics._replace(**_pooled_statistics(extent, buffers))
-        return statistics
+        if self.pooled is None:
+            return statistics
+        return statistics._replace(**_pooled_statistics(extent, self.pooled))
 
 
 def by_rows_only(lens: Lens) -> bool:
     """Whether all that a lens asks for is known of each row by itself."""
-    return not (lens.received or lens.map or lens.value_map or lens.value_top)
+    return not (lens.received or lens.map or lens.value_top)
 
 
 def scaled(statistics: Statistics, share: Tensor, total: Tensor) -> Statistics:
@@ -71,29 +71,29 @@ def scaled(statistics: Statistics, share: Tensor, total: Tensor) -> Statistics:
     )
 
 
-def _row_buffers(extent: Extent, lens: Lens) -> Buffers:
+def _row_buffers(extent: Extent, lens: Lens) -> dict[str, Tensor | int]:
     b, h, i, _ = extent
 
-    def room(*last: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    def empty(*last: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(b, h, i, *last, dtype=dtype)
 
-    buffers: Buffers = {"max_score": room()}
+    buffers: dict[str, Tensor | int] = {"max_score": empty()}
     for name in ("entropy", "distance"):
         if getattr(lens, name):
-            buffers[name] = room()
+            buffers[name] = empty()
     if lens.band is not None:
-        buffers |= {"band": room(), "band_reach": lens.band}
+        buffers |= {"band": empty(), "band_reach": lens.band}
     if lens.columns:
         count = len(lens.columns)
         keys = torch.tensor(lens.columns)
-        buffers |= {"columns": room(count), "column_keys": keys, "column_count": count}
+        buffers |= {"columns": empty(count), "column_keys": keys, "column_count": count}
     if lens.top:
-        keys = room(lens.top, dtype=torch.int64)
-        buffers |= {"top": room(lens.top), "top_keys": keys, "top_count": lens.top}
+        keys = empty(lens.top, dtype=torch.int64)
+        buffers |= {"top": empty(lens.top), "top_keys": keys, "top_count": lens.top}
     return buffers
 
 
-def _row_statistics(lse: Tensor, buffers: Buffers) -> Statistics:
+def _row_statistics(lse: Tensor, buffers: dict[str, Tensor | int]) -> Statistics:
     top = _tensor(buffers, "top"), _tensor(buffers, "top_keys")
     return Statistics(
         lse=lse,
@@ -106,73 +106,48 @@ def _row_statistics(lse: Tensor, buffers: Buffers) -> Statistics:
     )
 
 
-def _pooled_buffers(extent: Extent, lens: Lens, value: Tensor) -> list[Buffers]:
-    maps = [(name, getattr(lens, name)) for name in ("map", "value_map") if getattr(lens, name)]
-    grids = list(dict.fromkeys(cells for _, cells in maps))
-    if not grids and (lens.received or lens.value_top):
-        grids = [(-(-extent.i // _STEADY) or 1, 1)]
-    norms = None
-    if lens.value_top or lens.value_map:
-        norms = torch.linalg.vector_norm(value.float(), dim=-1).contiguous()
-    pooled: list[Buffers] = []
-    for rows, columns in grids:
-        names = [name for name, cells in maps if cells == (rows, columns)]
-        grid = _pieces(extent, rows) | {"rows": rows, "columns": columns}
-        pooled.append(grid | _cells(extent, names, rows, columns))
-        if len(pooled) == 1:
-            pooled[0] |= _sums(extent, lens, int(grid["piece_count"]))
-        if norms is not None:
-            pooled[-1]["norms"] = norms
-    return pooled
+def _pooled_buffers(extent: Extent, lens: Lens, value: Tensor) -> dict[str, Tensor | int]:
+    b, h, i, j = extent
+    rows, columns = lens.map or (-(-i // _STEADY) or 1, 1)
+    buffers = _pieces(extent, rows) | {"rows": rows, "columns": columns}
+    if lens.map:
+        buffers["map_sum"] = torch.zeros(b, h, rows, columns, dtype=torch.float64)
+        buffers["map_max"] = torch.zeros(b, h, rows, columns)
+    if lens.received:
+        pieces = int(buffers["piece_count"])
+        buffers["received"] = torch.zeros(b, h, pieces, j, dtype=torch.float64)
+    if lens.value_top:
+        count = lens.value_top
+        links = torch.zeros(b, h, i, count), torch.full((b, h, i, count), -1)
+        buffers |= {"top": links[0], "top_keys": links[1], "top_count": count}
+        buffers["norms"] = torch.linalg.vector_norm(value.float(), dim=-1).contiguous()
+    return buffers
 
 
-def _pieces(extent: Extent, rows: int) -> Buffers:
+def _pieces(extent: Extent, rows: int) -> dict[str, Tensor | int]:
     """Cuts of the queries between rows of cells; a job of the kernel is one piece of one head."""
     count = max(1, min(rows, -(-_PIECES // max(extent.b * extent.h, 1))))
     cells = torch.arange(count + 1) * rows // count
     return {"pieces": -(-(cells * extent.i) // rows), "piece_count": count}
 
 
-def _cells(extent: Extent, maps: list[str], rows: int, columns: int) -> Buffers:
-    buffers: Buffers = {}
-    for name in maps:
-        short = "map" if name == "map" else "value"
-        cells = (extent.b, extent.h, rows, columns)
-        buffers[f"{short}_sum"] = torch.zeros(cells, dtype=torch.float64)
-        buffers[f"{short}_max"] = torch.zeros(cells)
-    return buffers
-
-
-def _sums(extent: Extent, lens: Lens, pieces: int) -> Buffers:
-    b, h, i, j = extent
-    buffers: Buffers = {}
-    if lens.received:
-        buffers["received"] = torch.zeros(b, h, pieces, j, dtype=torch.float64)
-    if lens.value_top:
-        count = lens.value_top
-        links = torch.zeros(b, h, i, count), torch.full((b, h, i, count), -1)
-        buffers |= {"top": links[0], "top_keys": links[1], "top_count": count}
-    return buffers
-
-
-def _pooled_statistics(extent: Extent, buffers: Buffers) -> dict[str, Any]:
-    noted: dict[str, Any] = {}
-    received = _tensor(buffers, "received")
+def _pooled_statistics(extent: Extent, buffers: dict[str, Tensor | int]) -> dict[str, Any]:
+    statistics: dict[str, Any] = {}
+    received, total = _tensor(buffers, "received"), _tensor(buffers, "map_sum")
     if received is not None:
-        noted["received"] = received.sum(2).float()
+        statistics["received"] = received.sum(2).float()
+    if total is not None:
+        heights = _cell_sizes(extent.i, int(buffers["rows"]))
+        area = heights[:, None] * _cell_sizes(extent.j, int(buffers["columns"]))
+        mean = (total / area.clamp_min(1)).float()
+        statistics["map"] = Pooled(mean, cast(Tensor, buffers["map_max"]))
     if "top" in buffers:
-        noted["value_top"] = Links(cast(Tensor, buffers["top"]), cast(Tensor, buffers["top_keys"]))
-    heights = _cell_sizes(extent.i, int(buffers["rows"]))
-    area = heights[:, None] * _cell_sizes(extent.j, int(buffers["columns"]))
-    for short, name in (("map", "map"), ("value", "value_map")):
-        total = _tensor(buffers, f"{short}_sum")
-        if total is not None:
-            mean = (total / area.clamp_min(1)).float()
-            noted[name] = Pooled(mean, cast(Tensor, buffers[f"{short}_max"]))
-    return noted
+        links = Links(cast(Tensor, buffers["top"]), cast(Tensor, buffers["top_keys"]))
+        statistics["value_top"] = links
+    return statistics
 
 
-def _tensor(buffers: Buffers, name: str) -> Tensor | None:
+def _tensor(buffers: dict[str, Tensor | int], name: str) -> Tensor | None:
     buffer = buffers.get(name)
     return buffer if isinstance(buffer, Tensor) else None
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from limelight import _kernels
 from limelight.errors import LimelightError, OptionError, UnavailableError
-from limelight.ops.backends.native_lens import Sweeps
+from limelight.ops.backends.native_lens import Buffers
 from limelight.ops.kernels import dense_last, eager, outputs
 
 _COMMON = (
@@ -72,7 +72,7 @@ def _gradients(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, slopes: Tensor | None,
     wanted: Sequence[bool],
 ) -> list[Tensor]:  # fmt: skip
-    """Room for the five gradients; one that is not wanted or belongs to nothing is empty."""
+    """Tensors for the five gradients; one that is not wanted or belongs to nothing has size 0."""
     grads = [torch.empty_like(x, memory_format=torch.preserve_format) for x in (query, key, value)]
     grads = [
         grad if grad.stride(-1) == 1 else torch.empty(grad.shape, dtype=grad.dtype)
@@ -164,30 +164,28 @@ def _refuse(_ctx: Any, *_grads: Any) -> tuple[Any, ...]:
     )
 
 
-def _sweep(sweeps: Sweeps, *inputs: Any) -> tuple[Tensor, Tensor]:
-    """Run the kernel with a lens, which fills the buffers of the sweeps."""
+def _forward_with_lens(buffers: Buffers, *inputs: Any) -> tuple[Tensor, Tensor]:
+    """Run the kernel with a lens, which fills the buffers."""
     query, key, value, bias, slopes, seed, tables, program, scale, softcap, dropout = inputs
     query, key, value = dense_last(query), dense_last(key), dense_last(value)
     out, lse = outputs(query, value)
-    rows = sweeps.rows
-    for pooled in sweeps.pooled or [None]:
-        try:
-            _kernels.lens_forward(
-                query, key, value, bias, None if slopes is None else slopes.contiguous(),
-                tables, program, scale, softcap, dropout, _number(seed), out, lse, rows, pooled,
-            )  # fmt: skip
-        except ValueError as error:
-            raise _in_words(error) from None
-        rows = {}
+    try:
+        _kernels.lens_forward(
+            query, key, value, bias, None if slopes is None else slopes.contiguous(),
+            tables, program, scale, softcap, dropout, _number(seed), out, lse,
+            buffers.rows, buffers.pooled,
+        )  # fmt: skip
+    except ValueError as error:
+        raise _in_words(error) from None
     return out, lse
 
 
-class Looked(torch.autograd.Function):
-    """Attention with a lens: the sweep that makes the output is also the one that is noted."""
+class AttendWithLens(torch.autograd.Function):
+    """Attention with a lens: the sweep that makes the output also makes the statistics."""
 
     @staticmethod
-    def forward(ctx: Any, sweeps: Sweeps, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = _sweep(sweeps, *inputs)
+    def forward(ctx: Any, buffers: Buffers, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = _forward_with_lens(buffers, *inputs)
         _save(ctx, inputs, output)
         return output
 
@@ -198,7 +196,7 @@ class Looked(torch.autograd.Function):
         return (None, *_five(ctx, op, grads[0], grads[1], needed), *[None] * (2 + len(ctx.rest)))
 
 
-class Eager(torch.autograd.Function):
+class Attend(torch.autograd.Function):
     """The same pair for plain eager calls, without the dispatcher's slow way through Python.
 
     Measured on a call of 8 tokens, forward and backward: 180 µs of CPU time instead of 480.
@@ -258,11 +256,11 @@ torch.library.register_vmap(
 )
 
 
-def look(sweeps: Sweeps, *call: Any) -> tuple[Tensor, Tensor]:
+def attend_with_lens(buffers: Buffers, *call: Any) -> tuple[Tensor, Tensor]:
     """The output and the log-sum-exp of a plain call, and the statistics in the buffers."""
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call[:6]):
-        return Looked.apply(sweeps, *call)
-    return _sweep(sweeps, *call)
+        return AttendWithLens.apply(buffers, *call)
+    return _forward_with_lens(buffers, *call)
 
 
 def attend(*call: Any) -> tuple[Tensor, Tensor]:
@@ -273,5 +271,5 @@ def attend(*call: Any) -> tuple[Tensor, Tensor]:
     if torch.is_grad_enabled() and any(
         tensor is not None and tensor.requires_grad for tensor in tensors
     ):
-        return Eager.apply(*call)
+        return Attend.apply(*call)
     return forward(*call)

@@ -58,7 +58,7 @@ def attend_region(
     value = wide(problem.value[region.batches, groups(problem, region)])
     if collector is not None:
         norms = None
-        if collector.lens.value_top or collector.lens.value_map:
+        if collector.lens.value_top:
             norms = by_head(norms_of(value.detach()), weights.shape[1])
         collector.add(Tile(region, masked.detach(), weights.detach(), total.detach(), norms))
     if problem.seed is not None:

@@ -25,7 +25,7 @@ LIMIT = 1 << 30
 _ROWS = "rows must be a list of whole numbers, which count the queries, or a slice"
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
-_Found = TypeVar("_Found")
+_Statistic = TypeVar("_Statistic")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -100,57 +100,52 @@ class Seen(TensorLike):
     @property
     def max_score(self) -> Tensor:
         """The greatest score of each query: `b h i`."""
-        return self._asked("max_score", self.statistics.max_score)
+        return self._noted("max_score", self.statistics.max_score)
 
     @property
     def top(self) -> Links:
         """Each query's strongest links: `b h i k`."""
-        return self._asked("top", self.statistics.top)
+        return self._noted("top", self.statistics.top)
 
     @property
     def entropy(self) -> Tensor:
         """How spread out each query's weights are, in nats: `b h i`."""
-        return self._asked("entropy", self.statistics.entropy)
+        return self._noted("entropy", self.statistics.entropy)
 
     @property
     def distance(self) -> Tensor:
         """The mean distance each query looks: `b h i`."""
-        return self._asked("distance", self.statistics.distance)
+        return self._noted("distance", self.statistics.distance)
 
     @property
     def columns(self) -> Tensor:
         """Each query's weight on the chosen keys: `b h i c`."""
-        return self._asked("columns", self.statistics.columns)
+        return self._noted("columns", self.statistics.columns)
 
     @property
     def band(self) -> Tensor:
         """Each query's mass on the keys around it: `b h i`."""
-        return self._asked("band", self.statistics.band)
+        return self._noted("band", self.statistics.band)
 
     @property
     def received(self) -> Tensor:
         """What each key gets from all queries together: `b h j`."""
-        return self._asked("received", self.statistics.received)
+        return self._noted("received", self.statistics.received)
 
     @property
     def map(self) -> Pooled:
         """The weights pooled to cells: `b h rows columns`."""
-        return self._asked("map", self.statistics.map)
+        return self._noted("map", self.statistics.map)
 
     @property
     def value_top(self) -> Links:
         """The links that carry most, by ‖weight · value‖: `b h i k`."""
-        return self._asked("value_top", self.statistics.value_top)
+        return self._noted("value_top", self.statistics.value_top)
 
-    @property
-    def value_map(self) -> Pooled:
-        """‖weight · value‖ pooled to cells: `b h rows columns`."""
-        return self._asked("value_map", self.statistics.value_map)
-
-    def _asked(self, name: str, found: _Found | None) -> _Found:
-        if found is None:
+    def _noted(self, name: str, statistic: _Statistic | None) -> _Statistic:
+        if statistic is None:
             raise OptionError(f"{name} was not noted: {self.lens!r} does not ask for it")
-        return found
+        return statistic
 
     def rows(self, rows: Sequence[int] | slice | Tensor) -> Tensor:
         """The weights of some queries, recomputed: `b h r j`."""

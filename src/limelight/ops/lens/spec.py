@@ -25,7 +25,6 @@ p_i = i + J − I:
                                        and the greatest weight in it
     value_top   value_top    b h i k   the k keys of greatest w_ij·‖v_j‖ (v_j of the head's own
                                        group), greatest first; without weight as above
-    value_map   value_map    b h R C   as map, of w_ij·‖v_j‖
 
 Cells are disjoint and cover everything: row i lies in cell ⌊i·R/I⌋, so cell r starts at row
 ⌈r·I/R⌉; columns alike. R and C are at most I and J, and at least 1 (`Lens.fit` has seen to it); a
@@ -66,7 +65,6 @@ class Lens:
         map: the weights pooled to `(rows, columns)` cells, by mean and by maximum.
         value_top: as `top`, of ‖weight · value‖: what a link carries rather than how much it is
             looked at. Kobayashi et al. 2020, https://arxiv.org/abs/2004.10102
-        value_map: as `map`, of ‖weight · value‖.
         keep: hold on to query, key and value (no copies), so that `Seen` can recompute any weight.
 
     >>> Lens(top=4, entropy=True)
@@ -81,7 +79,6 @@ class Lens:
     received: bool = False
     map: tuple[int, int] | None = None
     value_top: int = 0
-    value_map: tuple[int, int] | None = None
     keep: bool = True
 
     def __post_init__(self) -> None:
@@ -92,8 +89,7 @@ class Lens:
                 raise OptionError(f"{name} must be True or False, found {getattr(self, name)!r}")
         if self.band is not None:
             check_whole("band", self.band, 0)
-        for name in ("map", "value_map"):
-            _check_cells(name, getattr(self, name))
+        _check_cells(self.map)
         if not isinstance(self.columns, Iterable):
             raise OptionError(f"columns must be a sequence of keys, found {self.columns!r}")
         columns = tuple(self.columns)
@@ -123,7 +119,6 @@ class Lens:
             columns=columns,
             band=None if self.band is None else min(self.band, extent.i + extent.j),
             map=_fit_cells(self.map, extent),
-            value_map=_fit_cells(self.value_map, extent),
         )
 
 
@@ -159,16 +154,15 @@ class Statistics(NamedTuple):
     received: Tensor | None = None
     map: Pooled | None = None
     value_top: Links | None = None
-    value_map: Pooled | None = None
 
 
-def _check_cells(name: str, value: tuple[int, int] | None) -> None:
-    if value is None:
+def _check_cells(cells: tuple[int, int] | None) -> None:
+    if cells is None:
         return
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise OptionError(f"{name} must be (rows, columns), found {value!r}")
-    for size in value:
-        check_whole(f"{name} size", size)
+    if not isinstance(cells, tuple) or len(cells) != 2:
+        raise OptionError(f"map must be (rows, columns), found {cells!r}")
+    for size in cells:
+        check_whole("map size", size)
 
 
 def _fit_cells(cells: tuple[int, int] | None, extent: Extent) -> tuple[int, int] | None:

@@ -17,10 +17,10 @@ def statistics_of_weights(weights: Tensor, lens: Lens, value: Tensor | None = No
     """What the lens asks for, of dense weights `b h i j` that somebody else computed.
 
     Their scores are known only up to a constant in each row: log weights stand for them, so the
-    log-sum-exp is 0. `value` (`b g j e`) is needed for the value-weighted forms.
+    log-sum-exp is 0. `value` (`b g j e`) is needed for `value_top`.
     """
     extent = Extent(*weights.shape)
-    if value is None and (lens.value_top or lens.value_map):
+    if value is None and lens.value_top:
         raise OptionError(f"{lens} weighs by values, but no value was given")
     scores = weights.log()
     norms = None if value is None else by_head(norms_of(value), extent.h)
@@ -56,7 +56,6 @@ class Collector:
         self.rows: dict[str, Tensor] = {}
         self.received: Tensor | None = None
         self.map = None if lens.map is None else _Pool(lens.map, extent)
-        self.value_map = None if lens.value_map is None else _Pool(lens.value_map, extent)
 
     def add(self, tile: Tile) -> None:
         """Note what the lens asks of a tile."""
@@ -72,8 +71,6 @@ class Collector:
             self.received[region.batches, region.heads] += tile.weights.sum(-2)
         if self.map is not None:
             self.map.add(region, tile.weights)
-        if self.value_map is not None:
-            self.value_map.add(region, tile.carried)
 
     def statistics(self) -> Statistics:
         """What was noted of all tiles."""
@@ -89,7 +86,6 @@ class Collector:
             received=self.received,
             map=None if self.map is None else self.map.pooled(),
             value_top=Links(rows["value_top"], rows["value_indices"]) if lens.value_top else None,
-            value_map=None if self.value_map is None else self.value_map.pooled(),
         )
 
 
@@ -97,23 +93,23 @@ def _row_statistics(tile: Tile, lens: Lens) -> dict[str, Tensor]:
     """Each is `b h r`, or `b h r k` for links and columns."""
     weights, scores = tile.weights, tile.scores
     # There is no greatest of no keys; the log-sum-exp is −∞ there, as the maximum should be.
-    noted = {"lse": tile.lse, "max_score": scores.amax(-1) if scores.shape[-1] else tile.lse}
+    statistics = {"lse": tile.lse, "max_score": scores.amax(-1) if scores.shape[-1] else tile.lse}
     if lens.top:
-        noted["top"], noted["top_indices"] = _strongest(weights, lens.top)
+        statistics["top"], statistics["top_indices"] = _strongest(weights, lens.top)
     if lens.entropy:
-        # lse − s is −log w without the cancellation of two large numbers.
-        noted["entropy"] = -torch.special.xlogy(weights, weights).sum(-1)
+        statistics["entropy"] = -torch.special.xlogy(weights, weights).sum(-1)
     if lens.distance or lens.band is not None:
         away = tile.region.behind.abs()
         if lens.distance:
-            noted["distance"] = (weights * away).sum(-1)
+            statistics["distance"] = (weights * away).sum(-1)
         if lens.band is not None:
-            noted["band"] = (weights * (away <= lens.band)).sum(-1)
+            statistics["band"] = (weights * (away <= lens.band)).sum(-1)
     if lens.columns:
-        noted["columns"] = weights[..., list(lens.columns)]
+        statistics["columns"] = weights[..., list(lens.columns)]
     if lens.value_top:
-        noted["value_top"], noted["value_indices"] = _strongest(tile.carried, lens.value_top)
-    return noted
+        links = _strongest(tile.carried, lens.value_top)
+        statistics["value_top"], statistics["value_indices"] = links
+    return statistics
 
 
 def _strongest(weights: Tensor, k: int) -> Links:

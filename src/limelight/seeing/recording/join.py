@@ -64,7 +64,7 @@ def join(pieces: Sequence[Piece]) -> Seen:
         value_top=_join_links([part.value_top for part in parts], pieces),
     )
     extent = pieces[0].seen.extent._replace(i=lse.shape[2], j=keys)
-    lens = replace(pieces[0].seen.lens, map=None, value_map=None)
+    lens = replace(pieces[0].seen.lens, map=None)
     return Seen(extent, lens, statistics, _join_sources(pieces))
 
 

@@ -298,7 +298,7 @@ def _put_source(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str
 
 def _get_seen(prefix: str, layer: dict[str, Any], tensors: dict[str, Tensor]) -> Seen:
     lens = layer["lens"]
-    for name in ("columns", "map", "value_map"):
+    for name in ("columns", "map"):
         lens[name] = None if lens[name] is None else tuple(lens[name])
     parts: dict[str, Any] = {}
     for name in Statistics._fields:

@@ -74,4 +74,4 @@ def _without_values(seen: Seen) -> Lens:
     """The lens for merged weights, which have no values of their own to be weighed by."""
     size = seen.extent.j
     columns = tuple(column for column in seen.lens.columns if column == 0 and size)
-    return replace(seen.lens, value_top=0, value_map=None, keep=True, columns=columns)
+    return replace(seen.lens, value_top=0, keep=True, columns=columns)
