@@ -12,6 +12,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import limelight as ll
 
@@ -104,19 +105,21 @@ def film(browser: Browser, url: str) -> None:
     take(1200)
     cut(page)
     take(1800)
-    page.get_by_role("tab", name="Long text").click()
-    page.fill(".type", shakespeare()[:3000])
-    page.locator(".message", has_text="first 512").wait_for(timeout=120_000)
     # a head that looks for the same token
-    page.wait_for_function("location.hash.includes('Citizen')")
-    page.evaluate("location.hash = location.hash.replace(/head=[0-9.]+/, 'head=2.9')")
-    page.wait_for_timeout(2500)
+    state = {"text": shakespeare()[:3000], "panel": "long", "head": "2.9"}
+    page.goto("about:blank")
+    page.goto(f"{url}#{urlencode(state)}")
+    page.locator(".message", has_text="first 512").wait_for(timeout=120_000)
+    page.wait_for_timeout(6000)
     page.mouse.wheel(0, 330)
     page.wait_for_timeout(300)
     take(1000)
     box = page.locator("canvas.map").bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + 0.42 * box["width"], box["y"] + 0.4 * box["width"])
+    strip = 54  # beside and above the map
+    side = box["width"] - strip
+    # where one "Marcius" looks at another
+    page.mouse.move(box["x"] + strip + 51 / 512 * side, box["y"] + strip + 259 / 512 * side)
     for _ in range(11):
         page.mouse.wheel(0, -100)
         page.wait_for_timeout(350)

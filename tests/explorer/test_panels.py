@@ -375,6 +375,13 @@ def test_a_long_text_is_a_map_with_exact_tiles(opened: Opened) -> None:
     page.fill("[aria-label^='Search a word']", "attention")
     page.keyboard.press("Enter")
     page.locator("[data-found=attention] .jump-link").first.wait_for()
+    # the small map beside it is that of the head, too
+    picture = "document.querySelector('canvas.minimap').toDataURL()"
+    before = page.evaluate(picture)
+    other = (head + 1) % 12
+    page.select_option("select[aria-label=Head]", str(other))
+    until(page, f"document.querySelector('.long').dataset.drawn === '{layer}.{other}'")
+    until(page, f"{picture} !== '{before}'")
 
 
 @pytest.mark.soak

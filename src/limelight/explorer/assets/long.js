@@ -71,6 +71,7 @@ export function create(app) {
         if (mine !== turn) return;
         key = now;
         overview = frame;
+        base = null;
         tiles.open(request);
         if (fresh) { pointed = null; told = -1; whole(); tell(); seekers.replaceChildren(html("p", { class: "hint" }, "Search a word above.")); }
         list();
