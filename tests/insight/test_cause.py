@@ -22,6 +22,7 @@ import limelight as ll
 from limelight.insight.cause import Cause
 from limelight.insight.interventions import ALL, CleanRun, Cuts
 from limelight.insight.rank_correlation import DRAWS, correlations, spearman
+from limelight.insight.rollout import Rollout
 from limelight.insight.runner import runner_for
 from limelight.rng import generator_for
 
@@ -302,6 +303,17 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
     first, second = (ll.cause(model, ids, 4, controls=5, seed=3).to_json() for _ in range(2))
     assert first == second
     assert json.loads(first)["token"] == 4
+
+
+def test_the_rollout_of_a_long_text_shows_its_largest_shares() -> None:
+    shares = torch.arange(2000, dtype=torch.float64) / 1_999_000
+    tokens = tuple(f"t{j}" for j in range(2000))
+    found = Rollout("a text", tokens, 1999, shares)
+    table = found.table()
+    assert [row[0] for row in table.rows] == list(range(1952, 2000))
+    assert "the 48 largest of 2,000" in table.title
+    assert found.figure().get_figheight() < 15
+    assert len(json.loads(found.to_json())["shares"]) == 2000
 
 
 @pytest.mark.parametrize("kind", ["minilm", "small"])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _NAMED = 3
 """Links that are named in the scatter."""
+_TALLEST = 16.0
+"""Inches: of a long text every so many keys have a label."""
 _FLOOR = 1e-8
 """Changes below are rounding."""
 
@@ -25,7 +27,7 @@ def draw(cause: Cause) -> Figure:
     """Left: each link of one head. Right: each key by every measure, as a share of its largest."""
     from limelight.plotting import new_figure
 
-    tall = max(4.2, 0.24 * len(cause.tokens) + 1.6)
+    tall = min(max(4.2, 0.24 * len(cause.tokens) + 1.6), _TALLEST)
     figure = new_figure(11.0, tall)
     left, right = figure.subplots(1, 2)
     _scatter(left, cause)

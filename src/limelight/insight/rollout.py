@@ -15,6 +15,7 @@ from limelight.errors import OptionError
 from limelight.fields import checked
 from limelight.insight.result import Result
 from limelight.insight.table import Table
+from limelight.labels import fit, visible
 from limelight.ops.attend import attend
 from limelight.ops.bias import Alibi
 from limelight.ops.lens.seen import Seen
@@ -26,6 +27,10 @@ from limelight.seeing.recording.recording import Recording
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+_SHOWN = 48
+"""Tokens of a table or figure, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +46,17 @@ class Rollout(Result):
     """what the tokens are patches of, where they are"""
 
     def table(self) -> Table:
-        rows = zip(self.tokens, self.shares.tolist(), strict=True)
-        return Table(("token", "share"), list(rows), f'rollout of "{self.tokens[self.token]}"')
+        """The tokens in their order; of a long text those with the largest shares."""
+        rows = [(j, self.tokens[j], float(self.shares[j])) for j in self._largest]
+        said = f" (the {len(rows)} largest of {len(self.tokens):,})"
+        title = f'rollout of "{self.tokens[self.token]}"'
+        return Table(
+            ("place", "token", "share"), rows, title + said * (len(rows) < len(self.tokens))
+        )
+
+    @property
+    def _largest(self) -> list[int]:
+        return sorted(self.shares.topk(min(_SHOWN, len(self.shares))).indices.tolist())
 
     def figure(self) -> Figure:
         from limelight.plotting import draw_over, fonts_for, new_figure
@@ -56,15 +70,17 @@ class Rollout(Result):
             figure.colorbar(drawn, ax=axes, fraction=0.046, pad=0.03)
             axes.set_title(f"share in {self.tokens[self.token]} (rollout)", fontsize=10)
             return figure
-        figure = new_figure(5.0, max(2.0, 0.24 * len(self.tokens) + 0.8))
+        shown = self._largest
+        names = [fit(visible(self.tokens[j]), 16).strip() or "·" for j in shown]
+        figure = new_figure(5.0, max(2.0, 0.24 * len(shown) + 0.8))
         axes = figure.add_subplot()
-        axes.barh(range(len(self.tokens)), self.shares.tolist(), color=LIGHT.answer)
+        axes.barh(range(len(shown)), self.shares[shown].tolist(), color=LIGHT.answer)
         axes.set_yticks(
-            range(len(self.tokens)), self.tokens, parse_math=False,
-            fontfamily=fonts_for(self.tokens),
-        )  # fmt: skip
+            range(len(shown)), names, parse_math=False, fontfamily=fonts_for(names), fontsize=8
+        )
         axes.invert_yaxis()
         axes.set_xlabel(f"share in token {self.token} after all layers (rollout)")
+        axes.set_title(self.table().title, fontsize=9, parse_math=False)
         axes.spines[["top", "right"]].set_visible(False)
         return figure
 
