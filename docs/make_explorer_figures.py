@@ -111,7 +111,7 @@ def film(browser: Browser, url: str) -> None:
     page.goto(f"{url}#{urlencode(state)}")
     page.locator(".message", has_text="first 512").wait_for(timeout=120_000)
     page.wait_for_timeout(6000)
-    page.mouse.wheel(0, 330)
+    page.mouse.wheel(0, 365)
     page.wait_for_timeout(300)
     take(1000)
     box = page.locator("canvas.map").bounding_box()
