@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 import limelight as ll
-from limelight.cli.streams import one_line
+from limelight.cli import streams
+from limelight.cli.streams import one_line, read_input
+from limelight.errors import FileError
 from limelight.models.tokens import Tokens
 
 
@@ -44,6 +46,12 @@ def test_text_that_is_not_utf_8(decoder: Path, tmp_path: Path) -> None:
     done = limelight("embed", "-", "-o", tmp_path / "x.npy", input=b"ab\xff\n")
     assert_refused(done, "standard input: not UTF-8 text")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_device_without_an_end_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "TEXT_LIMIT", 5000)
+    with pytest.raises(FileError, match="/dev/zero: holds more than 5000 bytes"):
+        read_input(Path("/dev/zero"))
 
 
 def test_a_closed_standard_input(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from limelight.errors import FileError, OptionError, UnavailableError
 from limelight.models.embedding import embed as embed_module
 from limelight.models.embedding.pooling import Pooling
 from limelight.models.loading.folder import folder_pooling
+from limelight.models.tokens import Tokens
 
 SENTENCES = [
     "The animal didn't cross the street because it was too tired.",
@@ -112,3 +113,13 @@ def test_pooling_files(tmp_path: Path, untyped: None) -> None:
         Pooling("max")  # pyright: ignore
     with pytest.raises(OptionError, match="pooling limit"):
         Pooling(limit=0)
+
+
+def test_an_encoder_of_nan_gives_no_vectors() -> None:
+    encoder = ll.Encoder(
+        ll.Config(kind="encoder", vocabulary=27, width=8, layers=1, heads=2, context=8)
+    )
+    encoder.tokens = Tokens.characters("abcdefghijklmnopqrstuvwxyz")
+    torch.nn.init.constant_(encoder.embedding.tokens.weight, float("inf"))
+    with pytest.raises(OptionError, match="vectors that are not numbers"):
+        encoder.embed(["abc"])

@@ -301,3 +301,12 @@ def test_wrong_prompts_and_models(tiny: ll.Decoder, minilm: ll.Encoder, untyped:
         ll.Beam(0)
     with pytest.raises(OptionError, match="beam length_penalty must be a number, found 'a'"):
         ll.Beam(2, "a")  # pyright: ignore
+
+
+@pytest.mark.parametrize("how", [None, ll.Sampling(temperature=1.0), ll.Beam(2)])
+def test_a_model_of_nan_writes_nothing(how: ll.Sampling | ll.Beam | None) -> None:
+    """The likeliest of NaN was the first token, and a draw among them a raw error."""
+    model = ll.Decoder(ll.Config.gpt2(vocabulary=9, width=8, layers=1, heads=2, context=8)).eval()
+    torch.nn.init.constant_(model.embedding.tokens.weight, float("nan"))
+    with pytest.raises(OptionError, match="scores for the next token that are not numbers"):
+        ll.generate(model, [[1, 2]], max_tokens=2, how=how)

@@ -47,6 +47,8 @@ def embed(encoder: Encoder, texts: str | Sequence[str], *, progress: bool | None
         for places in _passes(order, ids):
             result[places] = _vectors(encoder, [ids[place] for place in places])
             advance(sum(len(ids[place]) for place in places))
+    if not bool(result.isfinite().all()):
+        raise OptionError("encoder gives vectors that are not numbers: it overflows or holds NaN")
     return result
 
 

@@ -75,12 +75,12 @@ class _PromptReader:
             hidden = model.hidden(tokens, lengths=lengths, cache=self._cache)
             hidden = hidden[torch.tensor(lengths, device=device).cumsum(0) - 1]
         # The logits of all other prompt tokens are never made: they are most of the work.
-        return model.logits(hidden)
+        return _numbers(model.logits(hidden))
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int]) -> Tensor:
         new = torch.tensor(tokens, device=self._device)[:, None]
-        return self._model.logits(self._model.hidden(new, cache=self._cache)[:, 0])
+        return _numbers(self._model.logits(self._model.hidden(new, cache=self._cache)[:, 0]))
 
     @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
@@ -111,7 +111,7 @@ class _SourceReader:
     def step(self, tokens: Sequence[int]) -> Tensor:
         new = torch.tensor(tokens, device=self._device)[:, None]
         hidden = self._model.decode(new, self._memory, cache=self._cache)
-        return self._model.logits(hidden[:, 0])
+        return _numbers(self._model.logits(hidden[:, 0]))
 
     @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
@@ -119,3 +119,12 @@ class _SourceReader:
         self._lengths = [self._lengths[row] for row in rows]
         self._cache.select(chosen)
         self._memory = self._memory.select(chosen, self._lengths)
+
+
+def _numbers(logits: Tensor) -> Tensor:
+    """The logits, if each row has a likeliest token: among NaN there is none."""
+    if not bool(logits.amax(dim=-1).isfinite().all()):
+        raise OptionError(
+            "model gives scores for the next token that are not numbers: it overflows or holds NaN"
+        )
+    return logits
