@@ -42,10 +42,10 @@ _DRAWN = """(text) => new Promise((drawn) => {
   const painted = (then) => requestAnimationFrame(() => setTimeout(() => then(now())));
   let first = null;
   new MutationObserver((_, watcher) => {
-    if (panel.dataset.drawn !== before && first === null) painted((time) => { first = time; });
+    if (panel.dataset.drawn !== before) first ??= new Promise(painted);
     if (panel.dataset.below === below || panel.dataset.below !== panel.dataset.drawn) return;
     watcher.disconnect();
-    painted((time) => drawn([first ?? time, time]));
+    painted(async (time) => drawn([await first, time]));
   }).observe(panel, { attributes: true, attributeFilter: ["data-drawn", "data-below"] });
   field.value = text;
   field.dispatchEvent(new Event("input", { bubbles: true }));
