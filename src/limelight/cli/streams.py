@@ -11,7 +11,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
 
 from limelight.errors import FileError
 
@@ -42,14 +41,13 @@ def read_stdin() -> str:
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise FileError("standard input is closed, expected text")
     try:
-        return _text("standard input", sys.stdin.buffer)
+        return _text("standard input", sys.stdin.buffer.read(TEXT_LIMIT + 1))
     except OSError as error:
         raise FileError(f"standard input cannot be read: {error.strerror}") from error
 
 
-def _text(name: str, file: BinaryIO) -> str:
-    """All of an open file; a pipe is read to its end, a device that has none is refused."""
-    raw = file.read(TEXT_LIMIT + 1)
+def _text(name: str, raw: bytes) -> str:
+    """What was read of a file, one byte more than the most: a device without an end is refused."""
     if len(raw) > TEXT_LIMIT:
         raise FileError(f"{name}: holds more than {TEXT_LIMIT} bytes, the most that is read")
     try:
@@ -67,7 +65,7 @@ def read_input(file: Path) -> str:
         return read_stdin()
     try:
         with file.open("rb") as opened:
-            return _text(str(file), opened).removeprefix("\ufeff")
+            return _text(str(file), opened.read(TEXT_LIMIT + 1)).removeprefix("\ufeff")
     except OSError as error:
         raise FileError(f"{file}: cannot be read: {error.strerror}") from error
 
