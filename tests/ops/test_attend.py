@@ -380,6 +380,16 @@ def test_a_mask_is_lowered_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lowered == [1]
 
 
+def test_the_choice_is_made_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    why_not = native.why_not
+    monkeypatch.setattr(native, "why_not", lambda *a: asked.append(1) or why_not(*a))
+    q = x(1, 2, 6, 8).requires_grad_()
+    ll.attend(q, q, q, mask=ll.padding([4]), lens=ll.Lens(top=1, received=True))[0].sum().backward()
+    ll.attend(q, q, q, dropout=0.5).sum().backward()
+    assert asked == [1, 1]
+
+
 UNDER_COMPILE = """
 import torch, limelight as ll
 def call(q, lengths):

@@ -26,6 +26,7 @@ from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.documents import Documents
+from limelight.ops.places import stack_and_layer
 from limelight.seeing.choice import LENS, check_chosen
 from limelight.seeing.outside import look_outside
 from limelight.seeing.picturing import is_ours, is_picture, look_at_picture
@@ -362,10 +363,12 @@ class _Notes:
     def __init__(self, lens: Lens, modules: list[Attention], keep_flows: bool) -> None:
         self.lens, self.modules, self.keep_flows = lens, modules, keep_flows
         self.lengths: list[int] | None = None
+        self._paths: dict[nn.Module, str] = {}
         self._seen: dict[nn.Module, Seen] = {}
         self._flows: dict[nn.Module, Flow] = {}
 
     def run(self, model: Model, source: Tensor, target: Tensor | None) -> None:
+        self._paths = {module: path for path, module in model.named_modules()}
         hooks = [
             module.register_forward_hook(self._keep_flow, with_kwargs=True)
             for module in self.modules
@@ -375,7 +378,7 @@ class _Notes:
         model.eval()
         device = next(model.parameters()).device
         try:
-            with torch.no_grad(), intercept(self._record, locate=lambda call: call):
+            with torch.no_grad(), intercept(self._record, locate=self._locate):
                 if isinstance(model, Transformer):
                     memory = model.encode(source.to(device))
                     if target is not None:
@@ -388,6 +391,14 @@ class _Notes:
             model.train(training)
             for hook in hooks:
                 hook.remove()
+
+    def _locate(self, call: AttentionCall) -> AttentionCall:
+        """The call with its layer, for interceptors around `look` that were given no model."""
+        path = None if call.module is None else self._paths.get(call.module)
+        if path is None:
+            return call
+        stack, layer = stack_and_layer(path)
+        return call.replace(path=path, stack=stack, layer=layer)
 
     def _record(self, call: AttentionCall) -> Tensor:
         module = call.module
