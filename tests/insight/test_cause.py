@@ -316,10 +316,13 @@ def test_the_rollout_of_a_long_text_shows_its_largest_shares() -> None:
     assert len(json.loads(found.to_json())["shares"]) == 2000
 
 
-@pytest.mark.parametrize("kind", ["minilm", "small"])
+@pytest.mark.parametrize("kind", ["minilm", "grouped", "small"])
 def test_rollout_is_the_dense_product(kind: str, minilm: ll.Encoder) -> None:
     if kind == "minilm":
         rec = ll.look(TEXT, minilm)
+    elif kind == "grouped":
+        config = ll.Config.llama(vocabulary=20, width=32, layers=3, heads=4, kv_heads=2)
+        rec = ll.look(torch.randint(20, (12,)), ll.Decoder(config).eval())
     else:
         weights = [torch.rand(3, 6, 6).softmax(-1) for _ in range(3)]
         rec = ll.Recording.of_weights(weights, list("abcdef"))
@@ -328,7 +331,9 @@ def test_rollout_is_the_dense_product(kind: str, minilm: ll.Encoder) -> None:
     for seen in rec.layers:
         product = (0.5 * torch.eye(n) + 0.5 * seen.dense()[0].mean(0)).double() @ product
     for token in (0, 3):
-        torch.testing.assert_close(ll.rollout(rec, token).shares, product[token], atol=1e-6, rtol=0)
+        shares = ll.rollout(rec, token).shares
+        torch.testing.assert_close(shares, product[token], atol=1e-6, rtol=0)
+        assert float(shares.sum()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_views_of_the_result(found: Cause, tmp_path: Any) -> None:

@@ -156,4 +156,9 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
         share = torch.exp((own.lse - seen.lse).clamp(max=0.0)).nan_to_num(0.0)
         towards = row.to(output) * share.to(output)
         (gradient,) = torch.autograd.grad(output, value, towards[..., None])
-    return gradient[0, :, :, 0].sum(0).cpu().double() / seen.extent.h
+    # rows of A sum to 1, so a head passes on all it is given: this restores what float32 lost;
+    # heads that share values share a gradient
+    passed = gradient[0, :, :, 0].cpu().double()  # g j
+    given = towards[0].cpu().double().sum(-1).view(len(passed), -1).sum(1, keepdim=True)
+    passed = passed * (given / passed.sum(-1, keepdim=True).clamp(min=1e-30))
+    return passed.sum(0) / seen.extent.h
