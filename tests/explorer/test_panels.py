@@ -538,6 +538,7 @@ def test_a_picture_is_read_by_a_vision_model(browser: Browser, tmp_path: Path) -
 
 def test_every_colour_that_the_style_sheet_names_is_set(opened: Opened) -> None:
     page = opened()
+    page.locator(".cell").first.wait_for()
     unset = page.evaluate(
         """() => {
           const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);

@@ -50,7 +50,7 @@ def text_frame(recording: Recording, kind: str, name: str) -> bytes:
 def describe(recording: Recording, kind: str, name: str) -> bytes:
     """The tokens, where to begin, and the weights of all heads, or a small map of each.
 
-    `weights` l h i j where they are few, else `thumbs` l h r c: the greatest weight of each cell.
+    `weights` l h i j where they are few, else `thumbs` l h r c: the largest weight of each cell.
     `norms` l h j: the length of each value vector, where heads travel whole. `patterns` l h p: see
     `patterns`.
     """

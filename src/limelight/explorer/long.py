@@ -53,7 +53,7 @@ def tile_frame(
 ) -> bytes:
     """Weights from row `top` and column `left` on, `size` cells each way: `weights` r c.
 
-    With `run` 1 the exact weights; else the greatest of each cell of `run` × `run` tokens, which
+    With `run` 1 the exact weights; else the largest of each cell of `run` × `run` tokens, which
     are only looked at as colours: their rows are normalised by the log-sum-exp that was noted.
     """
     seen, position = recording.seen(layer), recording.head_position(head)
