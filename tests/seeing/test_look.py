@@ -10,7 +10,7 @@ import torch
 
 import limelight as ll
 from limelight.ops.lens.sources import Recomputed
-from limelight.seeing.recording.shelf import shelve
+from limelight.seeing.recording.offload import offload
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_what_a_long_text_keeps_lies_on_disk_and_gives_the_same_weights(monkeypa
     model = ll.Decoder(ll.Config.llama(vocabulary=99, width=48, layers=2, heads=6, kv_heads=2))
     ids = torch.arange(90)
     seen = ll.look(ids, model.eval()).layers[1]
-    moved = shelve(seen, calls=2, room=0)
+    moved = offload(seen, calls=2, limit=0)
     assert isinstance(seen.source, Recomputed)
     assert isinstance(moved.source, Recomputed)
     for name in ("query", "key", "value"):
@@ -90,9 +90,9 @@ def test_what_a_long_text_keeps_lies_on_disk_and_gives_the_same_weights(monkeypa
     torch.testing.assert_close(moved.dense(), seen.dense(), atol=1e-6, rtol=1e-6)
     part = moved.batch_row(0).heads([3]).tile(slice(5, 9), slice(2, 8))
     torch.testing.assert_close(part, seen.dense()[:, 3:4, 5:9, 2:8], atol=1e-6, rtol=1e-6)
-    assert shelve(seen, calls=2) is seen  # short texts stay in memory
+    assert offload(seen, calls=2) is seen  # short texts stay in memory
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    assert shelve(seen, calls=2, room=0) is seen  # and so do long ones where there is no disk
+    assert offload(seen, calls=2, limit=0) is seen  # and so do long ones where there is no disk
 
 
 def _holds(line: str, address: int) -> bool:

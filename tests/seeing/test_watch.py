@@ -130,7 +130,7 @@ def test_encoder_decoder_attends_in_three_ways():
 
 
 def test_queries_and_keys_of_a_long_text_lie_on_disk(monkeypatch):
-    from limelight.seeing.recording.shelf import shelve
+    from limelight.seeing.recording.offload import offload
     from limelight.seeing.watching import watched as watching
 
     model, ids = BERT(), torch.randint(3, 99, (1, 12))
@@ -139,12 +139,12 @@ def test_queries_and_keys_of_a_long_text_lie_on_disk(monkeypatch):
     expected = watched.recording()
     moved = []
 
-    def shelved(seen, calls):
-        result = shelve(seen, calls, room=0)
+    def offloaded(seen, calls):
+        result = offload(seen, calls, limit=0)
         moved.append((seen, result, calls))
         return result
 
-    monkeypatch.setattr(watching, "shelve", shelved)
+    monkeypatch.setattr(watching, "offload", offloaded)
     with torch.no_grad(), ll.watch(model) as watched:
         model(ids)
     for seen, result, calls in moved:

@@ -17,8 +17,8 @@ from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.look import look
+from limelight.seeing.recording.offload import MEMORY_LIMIT
 from limelight.seeing.recording.recording import Recording
-from limelight.seeing.recording.shelf import ROOM
 
 SHORT_TEXT = 64
 """Tokens of a text of which every link is kept."""
@@ -101,8 +101,8 @@ def footprint(recording: Recording) -> Footprint:
 
 
 def _split(memory: int, call: int) -> Footprint:
-    """Queries, keys and values of a long text lie on disk: see `seeing.recording.shelf`."""
-    return Footprint(memory, call) if call > ROOM else Footprint(memory + call, 0)
+    """Queries, keys and values of a long text lie on disk: see `seeing.recording.offload`."""
+    return Footprint(memory, call) if call > MEMORY_LIMIT else Footprint(memory + call, 0)
 
 
 def _tensors(statistics: Iterable[object]) -> Iterator[Tensor]:

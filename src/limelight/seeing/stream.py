@@ -18,7 +18,7 @@ from limelight.models.transformer import Transformer
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
-from limelight.seeing.look import attention_layers
+from limelight.seeing.own_models import attention_layers
 from limelight.seeing.recording.join import Piece, join, without_source
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import place_tokens

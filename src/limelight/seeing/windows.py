@@ -18,7 +18,7 @@ from limelight.models.vision import VisionEncoder
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.choice import LENS
-from limelight.seeing.look import look_inside
+from limelight.seeing.own_models import look_with_own_model
 from limelight.seeing.recording.join import Piece, cut_out, join
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import place_tokens
@@ -97,7 +97,7 @@ def read(
         taken = min(total, model.config.context - added)
         counter = _Counter(_layers(model), progress)
         with intercept(counter.count):
-            recording = look_inside(model, text, None, lens)
+            recording = look_with_own_model(model, text, None, lens)
         return Reading(recording, total, taken, ((0, taken),), None, _unknown(model, encoded))
     starts = _starts(total, room, stride or max(1, room // 2))
     counter = _Counter(_layers(model) * len(starts), progress)
@@ -169,7 +169,7 @@ def _window(
     if first > 0:
         first = _word_edge(text, spans, range(first, min(last - 1, first + _SEARCH)))
     part = text[spans[first][0] : spans[last - 1][1]]
-    recording = look_inside(model, part, None, lens)
+    recording = look_with_own_model(model, part, None, lens)
     plain = sum(not token.special for token in recording.tokens)
     if plain != last - first:
         raise UnavailableError(

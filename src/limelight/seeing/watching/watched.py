@@ -16,8 +16,8 @@ from limelight.ops.lens.spec import Lens
 from limelight.ops.places import Places, in_backward
 from limelight.seeing.choice import check_chosen
 from limelight.seeing.recording.join import Piece, join
+from limelight.seeing.recording.offload import offload
 from limelight.seeing.recording.recording import Recording
-from limelight.seeing.recording.shelf import shelve
 from limelight.seeing.watching.beams import along, batch_of, in_place, line_of
 from limelight.seeing.watching.hf_tokens import tokens_of_ids
 from limelight.seeing.watching.inputs import Inputs
@@ -84,7 +84,7 @@ class Watched:
         output, seen = call.attend(lens=replace(self.lens, keep=True))
         # The keys of a token that is generated are those of a cache, which goes on growing.
         if self.lens.keep and seen.extent.i == seen.extent.j:
-            seen = shelve(seen, self.places.layers)
+            seen = offload(seen, self.places.layers)
         self._note(call.path, call.stack, Key(layer, call.occurrence), call.forward, seen, call)
         return output
 

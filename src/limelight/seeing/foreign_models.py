@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def look_outside(
+def look_with_foreign_model(
     model: nn.Module,
     text: str | Tensor,
     target: str | None,
@@ -33,15 +33,14 @@ def look_outside(
         raise OptionError(
             f"model must be a name, a path or a torch.nn.Module, found {type(model).__name__}"
         )
-    said = text if isinstance(text, str) else None
     inputs, taken = _inputs(model, text, tokenizer)
-    stack, runs = None, model
+    stack, runner = None, model
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         stack = "self" if target is None or part == "encoder" else part or "cross"
         if target is None and part not in (None, "encoder"):
             raise OptionError(f"stack={part!r} needs a target: what the model writes")
         if stack == "self":
-            runs = model.get_encoder()  # pyright: ignore[reportCallIssue]
+            runner = model.get_encoder()  # pyright: ignore[reportCallIssue]
         else:
             assert target is not None
             inputs["labels"] = _target_ids(target, tokenizer).to(inputs["input_ids"].device)
@@ -52,13 +51,15 @@ def look_outside(
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), watch(runs, lens, layers=layers, heads=heads) as watched:
-            runs(**inputs) if "input_ids" in inputs else runs(inputs["tokens"])
+        with torch.no_grad(), watch(runner, lens, layers=layers, heads=heads) as watched:
+            runner(**inputs) if "input_ids" in inputs else runner(inputs["tokens"])
     finally:
         model.train(training)
     if stack not in watched.stacks:
         stack = None
-    recording = watched.recording(tokenizer, text=said, stack=stack)
+    recording = watched.recording(
+        tokenizer, text=text if isinstance(text, str) else None, stack=stack
+    )
     made = {**recording.made, "taken": taken}
     return replace(recording, made=made, model=type(model).__name__)
 

@@ -1,9 +1,9 @@
 """Queries, keys and values of a long text, on disk rather than in memory.
 
-Every weight stays within reach, exact, however long the text is; the system reads back the pages
-that are asked for and drops them where memory is short. Files are without a name from the moment
-they are written, readable by no one else, and gone with the last tensor on them, or the process.
-They lie where Python's `tempfile` puts such files: TMPDIR names another place.
+Every weight can still be recomputed exactly, however long the text is: the tensors are mapped from
+temporary files, of which the system reads the pages that are used and evicts them where memory is
+short. The files are unlinked as soon as they are written, readable by no one else, and freed with
+the last tensor mapped from them, or the process. TMPDIR names another folder for them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch import Tensor
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
 
-ROOM = 1 << 28
+MEMORY_LIMIT = 1 << 28
 """Bytes of queries, keys and values that a recording keeps in memory: 256 MB."""
 
 
-def shelve(seen: Seen, calls: int, room: int = ROOM) -> Seen:
-    """What was seen, its query, key and value on disk if those of all calls need more than `room`.
+def offload(seen: Seen, calls: int, limit: int = MEMORY_LIMIT) -> Seen:
+    """What was seen, its query, key and value on disk if those of all calls exceed a limit.
 
     Args:
         seen: of one call.
         calls: how many like it the recording has.
-        room: bytes.
+        limit: bytes that all of them may take in memory.
     """
     source = seen.source
     if not isinstance(source, Recomputed):
@@ -39,37 +39,37 @@ def shelve(seen: Seen, calls: int, room: int = ROOM) -> Seen:
     tensors = (problem.query, problem.key, problem.value)
     if not all(tensor.is_cpu for tensor in tensors):
         return seen
-    if calls * sum(tensor.nbytes for tensor in tensors) <= room:
+    if calls * sum(tensor.nbytes for tensor in tensors) <= limit:
         return seen
     try:
-        query, key, value = map(on_disk, tensors)
-    except (OSError, RuntimeError):  # no such place, or no room there: then in memory
+        query, key, value = map(memory_mapped, tensors)
+    except (OSError, RuntimeError):  # no such folder, or a full disk: then in memory
         return seen
     problem = replace(problem, query=query, key=key, value=value)
-    _give_back()
+    _trim_heap()
     return replace(seen, source=Recomputed(problem))
 
 
-def _give_back() -> None:
+def _trim_heap() -> None:
     """Return freed memory to the system: between layers the C library would keep hundreds of MB."""
-    trim = _trim()
+    trim = _malloc_trim()
     if trim is not None:
         trim(0)
 
 
 @cache
-def _trim() -> Any:
+def _malloc_trim() -> Any:
     try:
         return ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError, TypeError):  # a C library that is not GNU's
         return None
 
 
-def on_disk(tensor: Tensor) -> Tensor:
+def memory_mapped(tensor: Tensor) -> Tensor:
     """The same numbers `b h n d` in a file of their own, one head after the other.
 
     >>> x = torch.randn(1, 2, 3, 4)
-    >>> torch.equal(on_disk(x), x)
+    >>> torch.equal(memory_mapped(x), x)
     True
     """
     with NamedTemporaryFile(prefix="limelight-") as file:
