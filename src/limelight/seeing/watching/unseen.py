@@ -80,9 +80,12 @@ class Unseen:
         """Why there is nothing to ask for."""
         if not self._begun:
             return OptionError("nothing was recorded: run the model within the block")
-        model = type(self._places.model).__name__
-        what = self.words() or "what it attends to, if it does,"
+        model, words = type(self._places.model).__name__, self.words()
+        reason = (
+            f"computes {words} by itself, so it cannot be seen"
+            if words
+            else "made no attention call that can be seen"
+        )
         return UnavailableError(
-            f"nothing was recorded: {model} computes {what} by itself, so it cannot be seen. "
-            f"What is seen: {WAYS}"
+            f"nothing was recorded: {model} {reason}. What is seen, outside torch.compile: {WAYS}"
         )
