@@ -322,11 +322,7 @@ def test_a_beam_that_ended_early_is_found_by_its_sequence():
 @pytest.mark.usefixtures("untyped")
 def test_what_cannot_be_watched_is_said_in_words():
     with (
-<<<<<<< Updated upstream
         pytest.raises(OptionError, match=r"model must be a .*Module, found"),
-=======
-        pytest.raises(OptionError, match=r"model must be a Module, found 'model'"),
->>>>>>> Stashed changes
         ll.watch("model"),
     ):
         pass
