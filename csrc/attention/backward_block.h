@@ -162,10 +162,10 @@ inline void KeyBlock::read_mask(int64_t h, Range queries) {
 
 // The rows that may see any key of the panel, and those between them.
 inline Range KeyBlock::span_of(int64_t panel, int64_t rows) const {
-  const Panel asked{panel, {0, rows}, true};
+  const Panel whole{panel, {0, rows}, true};
   int64_t low = 0, high = rows;
-  while (low < high && !bits_of(asked, low)) ++low;
-  while (low < high && !bits_of(asked, high - 1)) --high;
+  while (low < high && !bits_of(whole, low)) ++low;
+  while (low < high && !bits_of(whole, high - 1)) --high;
   return {low, high};
 }
 

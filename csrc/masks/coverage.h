@@ -1,4 +1,4 @@
-// Which keys a query may see: the rules of ops/masks/rules.py, asked of tiles and of rows.
+// Which keys a query may see: the rules of ops/masks/, for tiles and for rows.
 //
 // A tile is none, all, or some; only tiles of the last kind cost work for each element. A rule under
 // "documents" is asked in the document's own coordinates, hence the Extent beside every question.

@@ -1,4 +1,4 @@
-// From the program that ops/masks/ writes to the nodes that mask.h reads.
+// From the program that ops/masks/ writes to the nodes that coverage.h reads.
 #pragma once
 
 #include <cstdint>

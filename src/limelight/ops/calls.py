@@ -36,13 +36,13 @@ from limelight.errors import OptionError, UnavailableError
 from limelight.ops.attend import attend, look, prepare
 from limelight.ops.attend import run as compute
 from limelight.ops.bias import Alibi
+from limelight.ops.call_sites import CallSites
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.blocks import blocks
 from limelight.ops.masks.counts import counts
 from limelight.ops.masks.links import without
 from limelight.ops.masks.mask import Mask, as_mask
-from limelight.ops.places import Places
 from limelight.ops.problem import Problem
 
 
@@ -146,11 +146,11 @@ class AttentionCall:
         lenses = list(dict.fromkeys(request.lens for request in self._requests))
         # One lens is served by the sweep that makes the output; each further one takes its own.
         output, seen = look(problem, lenses[0])
-        sights = {lenses[0]: seen}
+        seen_by = {lenses[0]: seen}
         for lens in lenses[1:]:
-            sights[lens] = look(problem, lens)[1]
+            seen_by[lens] = look(problem, lens)[1]
         for request in self._requests:
-            request.seen.append(sights[request.lens])
+            request.seen.append(seen_by[request.lens])
         return output
 
     def compute(self) -> Tensor:
@@ -300,9 +300,9 @@ def intercept(
     from limelight.ops.torch_calls import TorchCalls, torch_calls_of
 
     if model is not None:
-        places = Places(model)
-        locate = partial(_locate, places)
-        following = places.following(mode=torch_calls_of(model))
+        sites = CallSites(model)
+        locate = partial(_locate, sites)
+        following = sites.following(mode=torch_calls_of(model))
     else:
         following = TorchCalls() if locate is None else nullcontext()
     token = _entries.set((*_entries.get(), _Entry(interceptor, locate)))
@@ -313,9 +313,9 @@ def intercept(
         _entries.reset(token)
 
 
-def _locate(places: Places, call: AttentionCall) -> AttentionCall | None:
-    place = places.place(call.module)
-    return None if place is None else call.replace(**place._asdict())
+def _locate(sites: CallSites, call: AttentionCall) -> AttentionCall | None:
+    site = sites.site(call.module)
+    return None if site is None else call.replace(**site._asdict())
 
 
 def intercepted() -> bool:

@@ -1,7 +1,7 @@
 """Which weights dropout keeps: a pure function of seed, batch, head, query and key.
 
 Being a function of the place alone, it does not depend on tiles, threads or implementation, and the
-backward pass draws it again instead of storing it. `csrc/dropout.h` is the same arithmetic.
+backward pass draws it again instead of storing it. `csrc/attention/dropout.h` computes the same.
 """
 
 from __future__ import annotations

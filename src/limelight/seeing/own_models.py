@@ -17,11 +17,11 @@ from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model
 from limelight.models.tokens import Encoded, Tokens
 from limelight.models.transformer import Transformer
+from limelight.ops.call_sites import stack_and_layer
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.documents import Documents
-from limelight.ops.places import stack_and_layer
 from limelight.seeing.choice import check_chosen
 from limelight.seeing.recording.offload import offload
 from limelight.seeing.recording.recording import Recording

@@ -122,11 +122,11 @@ def normalise(masked: Tensor) -> tuple[Tensor, Tensor]:
     Never exp(s − lse): among large numbers the logarithm of the sum is lost in their difference.
     A row that may attend to nothing has weights of zero and a log-sum-exp of −∞, never NaN.
     """
-    # Neither the softmax of nothing but −∞ nor its gradient is a number, so empty rows stand aside.
+    # Neither the softmax of nothing but −∞ nor its gradient is a number: empty rows become zeros.
     empty = (masked == float("-inf")).all(-1, keepdim=True)
-    aside = masked.masked_fill(empty, 0.0)
-    weights = torch.softmax(aside, dim=-1).masked_fill(empty, 0.0)
-    lse = torch.logsumexp(aside, dim=-1)
+    filled = masked.masked_fill(empty, 0.0)
+    weights = torch.softmax(filled, dim=-1).masked_fill(empty, 0.0)
+    lse = torch.logsumexp(filled, dim=-1)
     return weights, lse.masked_fill(empty.squeeze(-1), float("-inf"))
 
 

@@ -52,7 +52,7 @@ def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statis
 
 def sweep(problem: Problem, collector: Collector | None) -> tuple[Tensor, Tensor]:
     """Output and normaliser, tile by tile; a lens may look on."""
-    run = _again if problem.trains and not transformed() else _once
+    run = _checkpointed if problem.trains and not transformed() else attend_region
     batches: list[tuple[Tensor, Tensor]] = []
     for heads_of_batch in _regions(problem):
         heads: list[tuple[Tensor, Tensor]] = []
@@ -62,11 +62,9 @@ def sweep(problem: Problem, collector: Collector | None) -> tuple[Tensor, Tensor
     return _join(batches, 0)
 
 
-def _once(problem: Problem, region: Region, collector: Collector | None) -> tuple[Tensor, Tensor]:
-    return attend_region(problem, region, collector)
-
-
-def _again(problem: Problem, region: Region, collector: Collector | None) -> tuple[Tensor, Tensor]:
+def _checkpointed(
+    problem: Problem, region: Region, collector: Collector | None
+) -> tuple[Tensor, Tensor]:
     """A tile that is not kept for the backward pass, but computed again there."""
     waiting = [collector]  # a lens looks at the first of the two runs
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limelight.ops.places import is_within
+from limelight.ops.call_sites import is_within
 
 
 class Given(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from limelight.errors import LimelightError, OptionError, UnavailableError
-from limelight.ops.places import Places, in_backward, is_within
+from limelight.ops.call_sites import CallSites, in_backward, is_within
 
 ATTENTION = re.compile(r"attention|attn(?![a-z])", re.IGNORECASE)
 
@@ -30,10 +30,10 @@ def is_named_attention(module: nn.Module) -> bool:
 class Unseen:
     """Which modules that are named for attention ran without a call that could be seen."""
 
-    def __init__(self, places: Places) -> None:
-        self._places = places
+    def __init__(self, sites: CallSites) -> None:
+        self._sites = sites
         self._named = {
-            paths[0]: module for module, paths in places.paths.items() if is_named_attention(module)
+            paths[0]: module for module, paths in sites.paths.items() if is_named_attention(module)
         }
         self._ran: set[str] = set()
         self._seen: set[str] = set()
@@ -80,7 +80,7 @@ class Unseen:
         """Why there is nothing to ask for."""
         if not self._begun:
             return OptionError("nothing was recorded: run the model within the block")
-        model, words = type(self._places.model).__name__, self.words()
+        model, words = type(self._sites.model).__name__, self.words()
         reason = (
             f"computes {words} by itself, so it cannot be seen"
             if words

@@ -71,7 +71,7 @@ def watch(
         watched.inputs.begin(module, path, args, options)
         watched.unseen.begin(module, path, args, options)
 
-    following = watched.places.following(begin, mode=torch_calls_of(model))
+    following = watched.sites.following(begin, mode=torch_calls_of(model))
     returned = asked_for_weights(model, watched.record_weights)
     with switched(model), returned, following, intercept(watched.record, locate=watched.locate):
         yield watched

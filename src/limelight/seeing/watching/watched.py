@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from limelight.checks import shape_text
 from limelight.errors import OptionError
+from limelight.ops.call_sites import CallSites, in_backward
 from limelight.ops.calls import AttentionCall
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
-from limelight.ops.places import Places, in_backward
 from limelight.seeing.choice import check_chosen
 from limelight.seeing.recording.join import Piece, join
 from limelight.seeing.recording.offload import offload
@@ -52,15 +52,15 @@ class Watched:
         heads: Sequence[int] | None,
     ) -> None:
         self.model, self.lens = model, lens
-        self.places = Places(model)
+        self.sites = CallSites(model)
         count = getattr(getattr(model, "config", None), "num_attention_heads", None)
         # models in stages have a list of them
         check_chosen("heads", heads, count if isinstance(count, int) else None)
-        check_chosen("layers", layers, self.places.layers)
+        check_chosen("layers", layers, self.sites.layers)
         self.heads = None if heads is None else list(heads)
         self.layers = None if layers is None else list(layers)
         self.inputs = Inputs()
-        self.unseen = Unseen(self.places)
+        self.unseen = Unseen(self.sites)
         self.order: list[str] = []
         """the path of the module that made each call, in the order of the calls"""
         self._stacks: dict[str, Stack] = {}
@@ -69,11 +69,11 @@ class Watched:
 
     def locate(self, call: AttentionCall) -> AttentionCall | None:
         """The call with its place in the model, or None where another model makes it."""
-        place = self.places.place(call.module)
-        if place is None:
+        site = self.sites.site(call.module)
+        if site is None:
             return None
-        self.unseen.attended(place.path)
-        return call.replace(**place._replace(layer=place.layer or 0)._asdict())
+        self.unseen.attended(site.path)
+        return call.replace(**site._replace(layer=site.layer or 0)._asdict())
 
     def record(self, call: AttentionCall) -> Tensor:
         """Compute a call of the model and note what it saw."""
@@ -84,7 +84,7 @@ class Watched:
         output, seen = call.attend(lens=replace(self.lens, keep=True))
         # The keys of a token that is generated are those of a cache, which goes on growing.
         if self.lens.keep and seen.extent.i == seen.extent.j:
-            seen = offload(seen, self.places.layers)
+            seen = offload(seen, self.sites.layers)
         self._note(call.path, call.stack, Key(layer, call.occurrence), call.forward, seen, call)
         return output
 
@@ -95,7 +95,7 @@ class Watched:
             return
         self._dense.add(label)
         seen = Seen.of_weights(weights, self.lens)
-        self._note(label, label, Key(layer, 0), self.places.forward, seen, None)
+        self._note(label, label, Key(layer, 0), self.sites.forward, seen, None)
 
     def _note(
         self, path: str, name: str, key: Key, forward: int, seen: Seen, call: AttentionCall | None
@@ -166,7 +166,7 @@ class Watched:
             occurrence: which call of the layer, where it attends several times in a forward call.
         """
         if isinstance(layer, str):
-            stack, number = self.places.stack_and_layer(layer)
+            stack, number = self.sites.stack_and_layer(layer)
             layer = number or 0
         home = self._stack(stack)
         pieces = home.pieces(Key(layer, occurrence), which)

@@ -1,4 +1,4 @@
-"""Where attention calls stand in a model: module, stack, layer, and which call of the forward."""
+"""The call sites of attention in a model: module, stack, layer, and which call of the forward."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def stack_and_layer(path: str) -> tuple[str, int | None]:
     return f"{path[: number.start()]}*{path[number.end() :]}", int(number.group())
 
 
-class CallPlace(NamedTuple):
-    """Where one call stands."""
+class CallSite(NamedTuple):
+    """Where in the model one call is made."""
 
     module: nn.Module
     path: str
@@ -67,7 +67,7 @@ class _Running(NamedTuple):
     """what was entered with the outermost"""
 
 
-_running: ContextVar[Mapping[Places, _Running]] = ContextVar(
+_running: ContextVar[Mapping[CallSites, _Running]] = ContextVar(
     "limelight_running", default=MappingProxyType({})
 )
 
@@ -77,7 +77,7 @@ End = Callable[[nn.Module, str], None]
 """Takes a module that ended, or failed, and its path."""
 
 
-class Places:
+class CallSites:
     """Where each module of a model stands, which of them run, and how often they attended.
 
     A call belongs to the innermost module that runs. Its layer is the number in the module's path;
@@ -165,8 +165,8 @@ class Places:
         running = _running.get().get(self, _Running())
         return next(self._forwards) if running.forward is None else running.forward.number
 
-    def place(self, module: nn.Module | None) -> CallPlace | None:
-        """Where a call stands that begins now, or None where it is no module's of this model.
+    def site(self, module: nn.Module | None) -> CallSite | None:
+        """The site of a call that begins now, or None where it is made outside of this model.
 
         A caller that does not say which module it is (`module` None) is the innermost that runs.
         """
@@ -185,7 +185,7 @@ class Places:
         if stack in self._shared:
             occurrence, layer = divmod(forward.calls[stack], self._shared[stack])
             forward.calls[stack] += 1
-        return CallPlace(module, path, stack, layer, occurrence, forward.number)
+        return CallSite(module, path, stack, layer, occurrence, forward.number)
 
     def stack_and_layer(self, path: str) -> tuple[str, int | None]:
         """The stack and the layer of a module, by its path."""
