@@ -52,7 +52,12 @@ def test_a_layer_and_head_can_be_named() -> None:
 def test_json_holds_the_exact_weights() -> None:
     found = json.loads(show(SENTENCE, "--json").output)
     link = found["link"]
-    assert (link["layer"], link["head"], link["asks"], link["answers"]) == (3, 1, "it", "animal")
+    assert (link["layer"], link["head"], link["query_token"], link["key_token"]) == (
+        3,
+        1,
+        "it",
+        "animal",
+    )
     weight = found["weights"][link["query"]][link["key"]]
     assert weight == pytest.approx(link["weight"], abs=1e-6)
     assert round(link["weight"], 3) == 0.677
@@ -82,7 +87,7 @@ def test_windows_follow_what_the_model_was_trained_on_and_that_is_said() -> None
     for part in ("Layers: how spread out", "Tokens that receive most", "Repeats that are copied"):
         assert part in said
     rows = Path("links.csv").read_text(encoding="utf-8").splitlines()
-    assert rows[0] == "layer,head,query,key,weight,asks,answers"
+    assert rows[0] == "layer,head,query,key,weight,query_token,key_token"
     assert len(rows) > 1000
 
 
@@ -96,7 +101,7 @@ def test_a_stride_ends_in_one_view_of_the_whole_text(place: str) -> None:
     assert found["window"]["total"] == found["window"]["taken"] == 274
     assert len(found["tokens"]) == 274
     assert len(found["window"]["windows"]) == 3
-    assert (found["link"]["asks"], found["link"]["answers"]) == ("it", "animal")
+    assert (found["link"]["query_token"], found["link"]["key_token"]) == ("it", "animal")
     link = found["link"]
     weight = found["weights"][link["query"]][link["key"]]
     assert weight == pytest.approx(link["weight"], abs=1e-5)

@@ -228,8 +228,8 @@ def test_a_recording_says_where_its_numbers_stop_being_numbers() -> None:
 def test_tables_hold_the_links_that_were_noted(sentence: Recording) -> None:
     table = sentence.links(layer=3, head=1, least=0.05)
     rows = table.to_pylist()
-    assert rows[0].keys() == {"layer", "head", "query", "key", "weight", "asks", "answers"}
-    (it,) = [row for row in rows if row["asks"] == "it" and row["answers"] == "animal"]
+    assert rows[0].keys() == {"layer", "head", "query", "key", "weight", "query_token", "key_token"}
+    (it,) = [row for row in rows if row["query_token"] == "it" and row["key_token"] == "animal"]
     assert it["weight"] == pytest.approx(0.677, abs=5e-4)
     exact = sentence.weights(3, 1)
     assert len(rows) == int((exact.topk(8).values >= 0.05).sum())

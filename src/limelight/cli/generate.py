@@ -143,7 +143,7 @@ def _print_seen(seen: list[tuple[str, list[Link]]]) -> None:
     table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=False)
     for token, links in seen:
         answers = (
-            f"{visible(link.answers, 18)} {link.weight:.2f} ({link.layer}.{link.head})"
+            f"{visible(link.key_token, 18)} {link.weight:.2f} ({link.layer}.{link.head})"
             for link in links
         )
         table.add_row(Text(visible(token, 18), style="bold"), arrow, *map(Text, answers))

@@ -184,7 +184,7 @@ def copies(recording: Recording, n: int = 6) -> list[Link]:
     best = top_links(recording, 8 * n, 4 * n, follows)
     words: dict[tuple[str, str], Link] = {}
     for _, link in best:
-        words.setdefault((link.asks, link.answers), link)
+        words.setdefault((link.query_token, link.key_token), link)
     return list(words.values())[:n]
 
 

@@ -3,20 +3,20 @@
 The JSON document (`Recording.to_json`):
 
     format          "limelight.recording.json", and `version`, 1
-    model, text     words; query_text where another text asks
+    model, text     words; query_text where the queries are another text's
     tokens          text, start, end, word, special of each; queries alike, null where the same
     layers, heads   their numbers in the model
     made            how the recording was made
     nonfinite       where the numbers stop being numbers, in words; null where all of them are
     background      the tokens that are left out of links: special tokens, punctuation, sinks
-    links           the strongest links: layer, head, query, key, weight, asks, answers
+    links           the strongest links: layer, head, query, key, weight, query_token, key_token
     salient         the links most worth a look, alike
     entropy         layers × heads, mean over the queries, in bits
     distance        layers × heads, mean over the queries, in tokens
     received        of each token its share of all attention
 
 The table (`Recording.links`) has a row for each link that the lens noted (its `top` of each query):
-layer, head, query, key (int32), weight (float32), asks, answers (text).
+layer, head, query, key (int32), weight (float32), query_token, key_token (text).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from limelight.insight.summary import summary
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import Token
 
-_COLUMNS = ("layer", "head", "query", "key", "weight", "asks", "answers")
+_COLUMNS = ("layer", "head", "query", "key", "weight", "query_token", "key_token")
 
 
 def as_json(recording: Recording, links: int = 10) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def as_table(
         raise UnavailableError("tables need pyarrow: pip install limelight[tables]") from error
     pa: Any = pyarrow
     columns = _arrays(recording, layer, head, least, by)
-    asks, answers = (
+    query_token, key_token = (
         pa.DictionaryArray.from_arrays(
             columns[name], pa.array([token.text for token in tokens], pa.string())
         ).cast(pa.string())
         for name, tokens in (("query", recording.queries), ("key", recording.tokens))
     )
-    return pa.table({**columns, "asks": asks, "answers": answers})
+    return pa.table({**columns, "query_token": query_token, "key_token": key_token})
 
 
 def write_csv(recording: Recording, path: Path, least: float = 0.05) -> None:
@@ -94,8 +94,8 @@ def write_csv(recording: Recording, path: Path, least: float = 0.05) -> None:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         for layer, head, query, key, weight in zip(*columns.values(), strict=True):
-            asks, answers = recording.queries[query], recording.tokens[key]
-            row = (layer, head, query, key, f"{weight:.6g}", _cell(asks), _cell(answers))
+            query_token, key_token = recording.queries[query], recording.tokens[key]
+            row = (layer, head, query, key, f"{weight:.6g}", _cell(query_token), _cell(key_token))
             writer.writerow(row)
 
 

@@ -40,14 +40,14 @@ class Link(NamedTuple):
     key: int
     weight: float = float("nan")
     """not known unless it was seen"""
-    asks: str = ""
+    query_token: str = ""
     """the text of the query"""
-    answers: str = ""
+    key_token: str = ""
     """the text of the key"""
 
     def __repr__(self) -> str:
         where = f"layer {self.layer} head {self.head}, tokens {self.query} → {self.key}"
-        return f"{self.asks} → {self.answers} {self.weight:.3f} ({where})"
+        return f"{self.query_token} → {self.key_token} {self.weight:.3f} ({where})"
 
 
 class Strongest(NamedTuple):
@@ -246,7 +246,7 @@ class Recording:
     ) -> Any:
         """The links that the lens noted, as an Arrow table: `.to_pandas()`, `polars.from_arrow`.
 
-        Columns: layer, head, query, key, weight, asks, answers. Needs pyarrow.
+        Columns: layer, head, query, key, weight, query_token, key_token. Needs pyarrow.
 
         Args:
             layer: of this layer only.
