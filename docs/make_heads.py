@@ -34,7 +34,7 @@ def section(title: str, name: str, roles: HeadRoles) -> str:
 
 
 def ablation(model: ll.Decoder, roles: HeadRoles, found: Ablation) -> str:
-    given = int(roles.scores["induction"].given.sum())
+    assigned = int(roles.scores["induction"].assigned.sum())
     best = ", ".join(
         f"layer {layer} head {head} ({score:.2f})" for layer, head, score in roles.top("induction")
     )
@@ -43,7 +43,7 @@ def ablation(model: ll.Decoder, roles: HeadRoles, found: Ablation) -> str:
     more = found.costlier_than
     return (
         "### Ablating the induction heads\n\n"
-        f"{given} heads have the induction role. The five strongest: {best}.\n\n"
+        f"{assigned} heads have the induction role. The five strongest: {best}.\n\n"
         "The model reads an opening token and 48 random tokens, twice. On the second pass its loss "
         f"is {found.whole:.2f} nats per token with all heads and {found.without:.2f} without these "
         f"five. Without five others drawn at random it is {mean:.2f} on average, {median:.2f} in "

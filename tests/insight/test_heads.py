@@ -158,10 +158,10 @@ def test_minilm_has_the_heads_that_it_is_known_for(roles: HeadRoles) -> None:
 
 def test_a_role_that_holds_on_one_half_only_is_not_given() -> None:
     high, low = torch.tensor([[0.9]]), torch.tensor([[0.05]])
-    assert not bool(Score(high, low, 0.0, 0.2).given)
-    assert not bool(Score(low, high, 0.0, 0.2).given)
-    assert bool(Score(high, high, 0.0, 0.2).given)
-    assert not bool(Score(high, high, 0.8, 0.2).given)
+    assert not bool(Score(high, low, 0.0, 0.2).assigned)
+    assert not bool(Score(low, high, 0.0, 0.2).assigned)
+    assert bool(Score(high, high, 0.0, 0.2).assigned)
+    assert not bool(Score(high, high, 0.8, 0.2).assigned)
 
 
 def test_views_of_the_result(roles: HeadRoles, tmp_path: Any) -> None:

@@ -42,7 +42,7 @@ def roles(model: Model, corpus: str | None, job: Job) -> dict[str, Any]:
                 "chance": score.chance,
                 "needed": score.chance + score.margin,
                 "held": score.held.double().tolist(),
-                "heads": score.given.nonzero().tolist(),
+                "heads": score.assigned.nonzero().tolist(),
             }
             for name, score in roles.scores.items()
         ],

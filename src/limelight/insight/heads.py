@@ -59,7 +59,7 @@ class Score(NamedTuple):
     """l h: the held-out half by ‖weight · value‖, as shares (Kobayashi et al. 2020)"""
 
     @property
-    def given(self) -> Tensor:
+    def assigned(self) -> Tensor:
         """Which heads beat chance by the margin on both halves: l h."""
         return (self.chosen > self.chance + self.margin) & (self.held > self.chance + self.margin)
 
@@ -98,7 +98,7 @@ class HeadRoles(Result):
         lifts = {
             name: float((score.held[layer, head] - score.chance) / max(1e-9, 1 - score.chance))
             for name, score in self.scores.items()
-            if bool(score.given[layer, head])
+            if bool(score.assigned[layer, head])
         }
         return sorted(lifts, key=lambda name: (name in COMMON, -lifts[name]))
 
@@ -134,7 +134,7 @@ class HeadRoles(Result):
             layer, head, value = self.top(name, 1)[0]
             weighted = score.value_weighted
             rows.append((
-                name, score.chance, score.chance + score.margin, int(score.given.sum()),
+                name, score.chance, score.chance + score.margin, int(score.assigned.sum()),
                 f"{layer}·{head}", float(score.chosen[layer, head]), value,
                 None if weighted is None else float(weighted[layer, head]),
             ))  # fmt: skip
