@@ -54,6 +54,7 @@ DOORS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: ll.heads(MODEL, True), "texts must be a list of texts or None, found True"),
     (lambda _: ll.shift("a", None, {}), "sentences must be a list of texts, found None"),
     (lambda _: ll.cause(MODEL, "a", "a", controls=1.5), "controls must be a whole number"),
+    (lambda _: ll.cutting(MODEL, 3).__enter__(), "links must be a list, found 3"),
     (lambda _: ll.explore(port=None), "port must be a whole number"),
     (lambda _: ll.rollout(None, 0), "rec must be a Recording, found None"),
     (lambda rec: ll.rollout(rec, []), "token must be an index, a word"),

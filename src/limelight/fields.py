@@ -188,8 +188,8 @@ def _in_words(hint: Any) -> str:
         return " or ".join(map(_in_words, get_args(hint)))
     if origin is Literal:
         return "one of " + ", ".join(map(repr, get_args(hint)))
-    kind = origin or hint
-    if kind in (Sequence, Iterable, list) and get_args(hint)[0] in _SEVERAL:
-        return f"a list of {_SEVERAL[get_args(hint)[0]]}"
+    kind, inner = origin or hint, get_args(hint)
+    if kind in (Sequence, Iterable, list) and inner and inner[0] in _SEVERAL:
+        return f"a list of {_SEVERAL[inner[0]]}"
     article = "an" if kind.__name__[0] in "AEIOU" else "a"
     return _WORDS.get(kind) or f"{article} {kind.__name__}"
