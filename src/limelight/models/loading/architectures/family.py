@@ -93,6 +93,7 @@ class Family:
     def recipe(self, name: str) -> Recipe:
         """What our tensor `name` is made from.
 
+        >>> from limelight.models.loading.families import family_of
         >>> family_of({"model_type": "llama"}).recipe("stack.blocks.3.feedforward.up.weight").parts
         ('layers.3.mlp.gate_proj.weight', 'layers.3.mlp.up_proj.weight')
         """
