@@ -188,6 +188,12 @@ def test_windows_of_files_that_do_not_name_the_kind_of_each_layer():
     assert config_from_hf(llama).window is None  # which transformers does not read either
 
 
+@pytest.mark.parametrize("kind", ["gemma", "gemma2", "gemma3_text"])
+def test_a_gemma_that_names_no_activation_has_its_own(kind: str):
+    config = config_from_hf({"model_type": kind, "hidden_act": None, "hidden_activation": None})
+    assert config.activation == "geglu_tanh"
+
+
 def test_old_spelling_of_rotary_scaling():
     old = config_from_hf(
         {"model_type": "llama", "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}}

@@ -24,10 +24,10 @@ def gemma_config(hf: Mapping[str, Any]) -> Config:
     tanh = "gelu_pytorch_tanh"
     if kind == "gemma":
         require(hf, "hidden_activation", tanh)
-        # the first files say "gelu" and mean its approximation
-        act = {"hidden_act": tanh if hf.get("hidden_act") == "gelu" else hf.get("hidden_act", tanh)}
+        act = take(hf, "hidden_act", str, tanh)
+        act = tanh if act == "gelu" else act  # the first files say so and mean its approximation
     else:
-        act = {"hidden_act": hf.get("hidden_activation", tanh)}
+        act = take(hf, "hidden_activation", str, tanh)
     layers, size = take(hf, "num_hidden_layers", int, 26), take(hf, "head_dim", int, 256)
     kinds = take(hf, "layer_types", list, [])
     rope = take(hf, "rope_parameters", dict, {})
@@ -35,8 +35,8 @@ def gemma_config(hf: Mapping[str, Any]) -> Config:
     if isinstance(nested, dict) and "rope_type" in rope:
         raise OptionError("rope_parameters must be of all layers or by layer type, found both")
     config = llama_config(
-        {"rope_theta": 1e6 if kind == "gemma3_text" else 1e4, **hf, **act, "head_dim": size,
-         "rope_parameters": nested if isinstance(nested, dict) else rope,
+        {"rope_theta": 1e6 if kind == "gemma3_text" else 1e4, **hf, "hidden_act": act,
+         "head_dim": size, "rope_parameters": nested if isinstance(nested, dict) else rope,
          "tie_word_embeddings": take(hf, "tie_word_embeddings", bool, True)}
     ).changed(embedding="scaled")  # fmt: skip
     if kind == "gemma":
