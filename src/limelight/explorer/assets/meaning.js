@@ -70,7 +70,7 @@ export function create(app) {
     word.setAttribute("aria-invalid", String(state.word !== "" && times(state.text, state.word) !== 1));
     other.setAttribute("aria-invalid", String(second !== "" && times(second, followed) !== 1));
     const both = [state.text, ...(second.trim() && second !== state.text && times(second, followed) === 1 ? [second] : [])];
-    const parsed = parseHash(toward);
+    const parsed = parseGroups(toward);
     const fits = state.template.split("{}").length === 2;
     template.setAttribute("aria-invalid", String(state.template !== "" && !fits));
     const request = { model: state.model, word: followed, sentences: both, groups: parsed, ...(fits ? { template: state.template } : {}) };
@@ -251,7 +251,7 @@ function aWord(text) {
 }
 
 /** Groups by name, of lines such as "fruit = pear, mango". @param {string} lines @returns {Record<string, string[]>} */
-function parseHash(lines) {
+function parseGroups(lines) {
   /** @type {Record<string, string[]>} */
   const found = {};
   for (const line of lines.split("\n").slice(0, 8)) {

@@ -59,7 +59,7 @@ export function formatHash(state) {
   return `#${parts}`;
 }
 
-/** What an address says, as far as it can be parseHash. @param {string} hash @returns {Partial<Chosen>} */
+/** What an address says, as far as it can be parsed. @param {string} hash @returns {Partial<Chosen>} */
 export function parseHash(hash) {
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const numbers = (/** @type {string | null} */ words) => (words ?? "").split(".").map(Number);
