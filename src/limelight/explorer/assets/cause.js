@@ -139,13 +139,13 @@ export function create(app) {
     const { layer, head, ...request } = place();
     try {
       changed = await requestJson("/api/cut", { ...request, links: cut.map((each) => ({ layer, head, query, key: each })), everywhere: scope.value === "everywhere" });
-      if (mine === turn) tell();
+      if (mine === turn) showChange();
     } catch (error) {
       app.fail(error);
     }
   }
 
-  function tell() {
+  function showChange() {
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
     const most = Math.max(1e-9, ...changed.tokens);
     const bars = changed.tokens.map((/** @type {number} */ value, /** @type {number} */ token) => ({ value, token })).sort((/** @type {any} */ a, /** @type {any} */ b) => b.value - a.value).slice(0, 8);

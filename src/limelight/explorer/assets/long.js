@@ -49,8 +49,8 @@ export function create(app) {
   let pointed = null;
   let row = 0; // what the text beside is about
   let asked = 0;
-  let told = -1; // the row and column that the text beside was written for
-  let toldColumn = -1;
+  let textRow = -1; // the row and column that the text beside shows
+  let textColumn = -1;
   const tiles = new Tiles(app, () => redraw());
 
   const size = () => Math.max(120, canvas.clientWidth - STRIP);
@@ -73,7 +73,7 @@ export function create(app) {
         overview = frame;
         base = null;
         tiles.open(request);
-        if (fresh) { pointed = null; told = -1; whole(); tell(); seekers.replaceChildren(html("p", { class: "hint" }, "Search a word above.")); }
+        if (fresh) { pointed = null; textRow = -1; whole(); showTip(); seekers.replaceChildren(html("p", { class: "hint" }, "Search a word above.")); }
         list();
         if (search.value) find();
       } catch (error) {
@@ -184,7 +184,7 @@ export function create(app) {
     else strips(pen, side);
     minimap(side);
     beside();
-    if (pointed) tell(); // a tile that has come may know the weight
+    if (pointed) showTip(); // a tile that has come may know the weight
   }
 
   /** Entropy of the rows along the left, received along the top. */
@@ -243,8 +243,8 @@ export function create(app) {
   /** The text around the row, its answers coloured where they are known. */
   function beside() {
     const at = pointed ? pointed.row : Math.floor(top + (size() * scale) / 2);
-    if (at === told && (pointed?.column ?? -1) === toldColumn) return;
-    [told, toldColumn] = [at, pointed?.column ?? -1];
+    if (at === textRow && (pointed?.column ?? -1) === textColumn) return;
+    [textRow, textColumn] = [at, pointed?.column ?? -1];
     row = at;
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
     const piece = (/** @type {number} */ first, /** @type {number} */ last) => {
@@ -266,7 +266,7 @@ export function create(app) {
     if (marked) words.scrollTop += marked.getBoundingClientRect().top - words.getBoundingClientRect().top - words.clientHeight / 2;
   }
 
-  function tell() {
+  function showTip() {
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
     if (!pointed) { tip.replaceChildren(html("span", { class: "hint" }, "Point at the map; left: entropy of each row, above: what each column receives.")); return; }
     const exact = tiles.weight(pointed.row, pointed.column);
@@ -287,7 +287,7 @@ export function create(app) {
 
   /** @param {any} spec @param {number} query @param {number} token @param {number} weight */
   function jump(spec, query, token, weight) {
-    return html("button", { type: "button", class: "jump-link", click: () => { go(query, token); tell(); } },
+    return html("button", { type: "button", class: "jump-link", click: () => { go(query, token); showTip(); } },
       html("span", { class: "number strong" }, number(weight)), " ", html("bdi", { class: "asker" }, shorten(spec.queries.labels[query], 18)), html("sub", {}, String(query)), " → ",
       html("bdi", { class: "answer" }, shorten(spec.keys.labels[token], 18)), html("sub", {}, String(token)));
   }
@@ -328,7 +328,7 @@ export function create(app) {
     if (drag) { left = drag.left - (x - drag.x) * scale; top = drag.top - (y - drag.y) * scale; hold(); return; }
     const [i, j] = [Math.floor(top + y * scale), Math.floor(left + x * scale)];
     pointed = x >= 0 && y >= 0 && i < count() && j < count() ? { row: i, column: j } : null;
-    tell();
+    showTip();
     redraw();
   });
   canvas.addEventListener("pointerleave", () => { if (!drag) { redraw(); } });

@@ -121,7 +121,7 @@ async function boot() {
       const target = change.target === undefined ? { target: null } : {};
       const panel = !text.whole && state.panel === "attention" ? { panel: "long" } : {};
       app.text = text;
-      dressBar();
+      updateBar();
       settling = true;
       store.set({ ...change, query: null, key: null, ...(sameModel ? {} : { others: [] }), ...place, ...locked, ...target, ...panel, read: turn });
       settling = false;
@@ -166,7 +166,7 @@ async function boot() {
   let shape = "";
 
   /** The bar is made anew where there are other layers, heads or words to choose. */
-  function dressBar() {
+  function updateBar() {
     const { spec } = /** @type {ReadText} */ (app.text);
     const now = [spec.layers.length, spec.heads.length, Boolean(spec.queries.merged)].join();
     if (now === shape) return;
@@ -217,7 +217,7 @@ async function boot() {
   }
 
   store.watch((/** @type {import("./state.js").Chosen} */ state, /** @type {import("./state.js").Chosen} */ before) => {
-    if (state.scheme !== before.scheme || state.systemDark !== before.systemDark) dress();
+    if (state.scheme !== before.scheme || state.systemDark !== before.systemDark) applyColours();
     if (!settling && (state.layer !== before.layer || state.head !== before.head)) typing.pin();
     controls?.show(state);
     tabs.show(state);
@@ -232,7 +232,7 @@ async function boot() {
     later = setTimeout(() => history.replaceState(null, "", formatHash(state)), 200);
   }
 
-  function dress() {
+  function applyColours() {
     const colours = palette();
     root.dataset.scheme = scheme();
     document.documentElement.style.background = colours.paper;
@@ -242,11 +242,11 @@ async function boot() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   dark.addEventListener("change", () => store.set({ systemDark: dark.matches }));
   store.set({ systemDark: dark.matches });
-  dress();
+  applyColours();
 
   const fromHash = parseHash(location.hash);
   if (fromHash.model && !config.models.includes(fromHash.model)) {
-    fail(new ApiError(422, `The link asks for the model ${fromHash.model}, which is not here: shown with ${config.models[0]}.`));
+    fail(new ApiError(422, `The link names the model ${fromHash.model}, which is not here: shown with ${config.models[0]}.`));
     delete fromHash.model;
   }
   if (fromHash.panel && !(fromHash.panel in PANELS)) delete fromHash.panel;

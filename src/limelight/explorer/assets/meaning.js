@@ -183,8 +183,8 @@ export function create(app) {
     ends.forEach((end, k) => { if (k) end.at = Math.max(end.at, ends[k - 1].at + 14); });
     const over = ends.length ? Math.max(0, ends[ends.length - 1].at - (tall - bottom)) : 0;
     for (const end of ends) parts.push(words(width - right + 7, end.at - over + 4, shorten(end.name, 13), { fill: tint(end.s), "font-weight": 600 }));
-    const told = found.sentences.map((_, s) => `sentence ${s + 1} ends nearest to ${found.nearest[s]}`).join("; ");
-    return svg("svg", { viewBox: `0 0 ${width} ${tall}`, width, height: tall, role: "img", "aria-label": `Cosine of ${found.word} with each group, layer by layer: ${told}` }, ...parts);
+    const nearest = found.sentences.map((_, s) => `sentence ${s + 1} ends nearest to ${found.nearest[s]}`).join("; ");
+    return svg("svg", { viewBox: `0 0 ${width} ${tall}`, width, height: tall, role: "img", "aria-label": `Cosine of ${found.word} with each group, layer by layer: ${nearest}` }, ...parts);
   }
 
   /** @param {Way} found @param {number} width */

@@ -4,7 +4,7 @@ import { FONT, fitted, html, number, svg } from "../../views/page/assets/dom.js"
 import { height } from "../../views/page/assets/scale.js";
 import { asking, derive, strongest } from "../../views/page/assets/view.js";
 
-// Okabe and Ito: told apart by the colour-blind too
+// Okabe and Ito: distinguishable to the colour-blind, too
 const COLOURS = {
   light: ["#0072b2", "#d55e00", "#007a5a", "#b0487f", "#8a6d00", "#2f7fb5", "#5b5b5b", "#a33"],
   dark: ["#56b4e9", "#f0a05a", "#3fc79a", "#e69fc4", "#f0e442", "#8ec9f0", "#c0c0c0", "#ff8a8a"],

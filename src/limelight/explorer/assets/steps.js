@@ -82,7 +82,7 @@ export function create(app) {
     }
     if (!before || state.locked !== before.locked || state.scheme !== before.scheme || state.systemDark !== before.systemDark || now !== key) {
       for (const box of Object.values(boxes)) box.draw();
-      tell();
+      showStory();
     }
     body.dataset.drawn = key ? `${request.layer}.${request.head}` : "";
   }
@@ -117,7 +117,7 @@ export function create(app) {
     const asOwn = heat === 1 && mask.value === "own";
     if (asOwn) {
       for (const name of ["scaled", "masked", "weights", "weighted values", "concatenation", "output"]) if (boxes[name]) boxes[name].show(own[name], formulaOf(name));
-      tell();
+      showStory();
       return;
     }
     const { rows, columns } = own.scores;
@@ -149,7 +149,7 @@ export function create(app) {
     boxes.weights?.show({ rows, columns, values: weights });
     boxes["weighted values"]?.show({ rows, columns: size, values: mixed });
     rejoin(rows, size, mixed);
-    tell();
+    showStory();
   }
 
   /** The other heads stay as they are: this head's part of the joined heads and of the output changes. */
@@ -202,10 +202,10 @@ export function create(app) {
 
   function leave() {
     for (const box of Object.values(boxes)) box.mark([]);
-    tell();
+    showStory();
   }
 
-  function tell() {
+  function showStory() {
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
     const row = store.get().locked ?? spec.choice.query;
     if (!boxes.weights || row >= boxes.weights.shown.rows) return;

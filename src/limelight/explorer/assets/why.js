@@ -83,7 +83,7 @@ export function create(app) {
   /** Whether a decoder cannot see it yet. @param {import("./text.js").ReadText} read @param {number} key */
   const later = (read, key) => read.spec.kind === "decoder" && key > query;
 
-  /** The key with the greatest weight that is not hidden. @param {import("./text.js").ReadText} read @param {number[]} row */
+  /** The key with the largest weight that is not hidden. @param {import("./text.js").ReadText} read @param {number[]} row */
   function heaviest(read, row) {
     const hidden = new Set(store.get().background ? [] : read.spec.keys.background);
     const keys = row.map((_, key) => key).filter((key) => !hidden.has(key) && !later(read, key));
