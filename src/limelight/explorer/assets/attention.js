@@ -23,7 +23,11 @@ export function create(app) {
   /** @type {any} */
   let view = null;
   let turn = 0;
-  let read = -1;
+  /** @type {import("./text.js").ReadText | null} */
+  let current = null;
+  let read = -1; // its number
+  let drawn = -1; // number of the text that is drawn
+  let below = -1; // the same of what stands below the fold
   const warning = html("p", { class: "notice", role: "alert" });
   const worth = html("div", {});
   const picture = html("div", { class: "picture-place" });
@@ -47,25 +51,21 @@ export function create(app) {
 
   /** @type {{ element: HTMLElement, draw: (view: any) => void } | null} */
   let links = null;
-  let awaited = 0; // the text whose rest is to be drawn, counted
-  let stale = false;
 
-  /** What stands below the fold is drawn once the picture above has been painted. @param {boolean} fresh @param {boolean} redraw */
-  function drawRest(fresh, redraw) {
-    stale ||= fresh;
-    if (!stale) drawBelow(redraw);
-    if (!fresh) return;
-    awaited += 1;
-    const mine = awaited;
-    requestAnimationFrame(() => setTimeout(() => { if (mine === awaited && app.text?.whole) drawBelow(true); }));
+  /** What stands below the fold is drawn once the picture above has been painted. @param {boolean} first @param {boolean} redraw */
+  function drawRest(first, redraw) {
+    if (below === read) drawBelow(redraw);
+    if (!first) return;
+    const mine = read;
+    requestAnimationFrame(() => setTimeout(() => { if (mine === read && app.text === current) drawBelow(true); }));
   }
 
   function drawBelow(/** @type {boolean} */ redraw) {
-    if (stale) {
-      links = createWorth(/** @type {any} */ (store), /** @type {import("./text.js").ReadText} */ (app.text).spec);
+    if (below !== read) {
+      links = createWorth(/** @type {any} */ (store), /** @type {import("./text.js").ReadText} */ (current).spec);
       worth.replaceChildren(links.element);
     }
-    stale = false;
+    below = read;
     links?.draw(view);
     grid.update(store.get(), redraw);
     body.dataset.below = `${store.get().read}`; // everything is drawn
@@ -82,7 +82,7 @@ export function create(app) {
     }
     const fresh = read !== state.read;
     if (fresh) {
-      read = state.read;
+      [read, current] = [state.read, text];
       if (!page) build();
       warning.textContent = text.spec.warning;
       warning.hidden = !text.spec.warning;
@@ -94,6 +94,7 @@ export function create(app) {
     }
     const excerpts = view?.excerpt && state.locked !== before?.locked;
     const redraw = fresh || !view || !before || excerpts || STRUCTURAL.some((key) => state[key] !== before[key]);
+    if (!redraw && drawn !== read) return; // its weights have not come yet
     if (redraw) {
       turn += 1;
       const mine = turn;
@@ -107,15 +108,17 @@ export function create(app) {
         app.fail(error);
         return;
       }
-      if (mine !== turn) return; // another was chosen meanwhile
+      if (mine !== turn || text !== app.text) return; // another was chosen meanwhile
       state = store.get();
       view = derive(text.spec, head, /** @type {any} */ (state), app.palette());
       body.classList.toggle("coloured", coloured);
     }
     view = { ...view, state };
     for (const panel of Object.values(panels)) (redraw ? panel.draw : panel.focus)(view);
-    if (fresh && state.locked !== null) panels.sentence.reveal(state.locked);
-    drawRest(fresh, redraw);
+    const first = drawn !== read;
+    drawn = read;
+    if (first && state.locked !== null) panels.sentence.reveal(state.locked);
+    drawRest(first, redraw);
     body.dataset.drawn = `${state.read}`;
   }
 
