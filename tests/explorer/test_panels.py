@@ -553,7 +553,7 @@ def test_every_colour_that_the_style_sheet_names_is_set(opened: Opened) -> None:
 
 def test_errors_are_readable_and_the_page_goes_on(opened: Opened) -> None:
     page = opened("#model=unknown")
-    assert "not here" in page.locator(".notice").first.inner_text()
+    page.locator(".notice", has_text="not here").wait_for()
     page.fill(".type", "a new text")
     page.locator(".sentence .token", has_text="new").wait_for()
     assert page.locator(".notice").first.is_hidden()

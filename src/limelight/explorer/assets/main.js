@@ -76,6 +76,7 @@ async function boot() {
   function fail(error) {
     if (error instanceof DOMException && error.name === "AbortError") return;
     notice.hidden = false;
+    notice.dataset.panel = store.get().panel;
     notice.textContent = error instanceof ApiError ? error.message : `Something went wrong on the page: ${error}`;
     if (!(error instanceof ApiError)) console.error(error);
   }
@@ -95,7 +96,7 @@ async function boot() {
     const mine = turn;
     running.abort();
     running = new AbortController();
-    if (!picture && !state.text.trim()) return;
+    if (!picture && !state.text.trim()) { rest(); return; }
     root.setAttribute("aria-busy", "true");
     const began = performance.now();
     const body = { model: state.model, text: state.text };
@@ -132,11 +133,14 @@ async function boot() {
     } catch (error) {
       if (mine === turn) fail(error);
     } finally {
-      if (mine === turn) {
-        root.removeAttribute("aria-busy");
-        reader.hidden = true;
-      }
+      if (mine === turn) rest();
     }
+  }
+
+  /** Nothing is being read. */
+  function rest() {
+    root.removeAttribute("aria-busy");
+    reader.hidden = true;
   }
 
   /** A long text is read layer by layer: how far, and a way to end it. @param {{ model: string, text: string }} body @param {AbortSignal} signal */
@@ -210,7 +214,7 @@ async function boot() {
       stage.replaceChildren(next.element);
       stage.setAttribute("aria-labelledby", `tab-${panel}`);
       bar.hidden = !PANELS[panel].bar;
-      if (app.text) notice.hidden = true; // it spoke of another panel
+      if (app.text && notice.dataset.panel !== panel) notice.hidden = true; // it spoke of another panel
     }
     next.update(store.get(), null);
     root.dataset.panel = panel;
@@ -245,15 +249,14 @@ async function boot() {
   applyColours();
 
   const fromHash = parseHash(location.hash);
-  if (fromHash.model && !config.models.includes(fromHash.model)) {
-    fail(new ApiError(422, `The link names the model ${fromHash.model}, which is not here: shown with ${config.models[0]}.`));
-    delete fromHash.model;
-  }
+  const unknown = fromHash.model && !config.models.includes(fromHash.model) ? fromHash.model : null;
+  if (unknown) delete fromHash.model;
   if (fromHash.panel && !(fromHash.panel in PANELS)) delete fromHash.panel;
   const first = { model: config.models[0], text: config.examples[0].text, ...(config.recording ?? {}), ...fromHash };
   typing.write(first.text, first.model);
   tabs.show({ ...store.get(), ...first });
   await type(first);
+  if (unknown && app.text) fail(new ApiError(422, `The link names the model ${unknown}, which is not here: shown with ${first.model}.`));
   window.addEventListener("hashchange", () => {
     const other = parseHash(location.hash);
     if (other.text && other.text !== store.get().text) { typing.write(other.text, other.model ?? store.get().model); type(other); }
