@@ -105,6 +105,7 @@ def test_a_picture_comes_as_pixels_and_nothing_is_decoded(server: Server) -> Non
         assert says in answer.json()["error"]
     gone = server.ask("api/look", model="minilm", text="picture:0123456789abcdef")
     assert (gone.status_code, "drop it again" in gone.json()["error"]) == (422, True)
+    assert ask(server, text="picture: a cat on a mat").status_code == 200
 
 
 def test_nul_bytes_and_strange_letters_are_texts_too(server: Server) -> None:

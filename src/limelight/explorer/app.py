@@ -124,10 +124,10 @@ def _add_error_handlers(app: FastAPI) -> None:
         problems = error.errors()
         if any(problem["type"] == "json_invalid" for problem in problems):
             return error_response(400, "the body is not JSON")
-        if any(problem["type"] == "string_too_long" for problem in problems):
-            return error_response(
-                413, f"the text is longer than {schemas.MAX_CHARACTERS:,} characters"
-            )
+        for problem in problems:
+            if problem["type"] == "string_too_long":
+                most = problem["ctx"]["max_length"]
+                return error_response(413, f"{_field(problem)} is longer than {most:,} characters")
         return error_response(422, "; ".join(map(_problem, problems[:4])))
 
     @app.exception_handler(LimelightError)
@@ -156,6 +156,10 @@ def _add_error_handlers(app: FastAPI) -> None:
         return error_response(500, "something went wrong here: the server's log says what")
 
 
+def _field(problem: dict[str, Any]) -> str:
+    return ".".join(str(part) for part in problem["loc"] if part != "body")
+
+
 def _problem(problem: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in problem["loc"] if part != "body")
+    where = _field(problem)
     return f"{where}: {problem['msg']}" if where else str(problem["msg"])

@@ -5,6 +5,7 @@ PyTorch is imported with the first model: the page is served meanwhile.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +29,17 @@ MAX_MEMORY = 400_000_000
 """Bytes of the recordings kept; the newest stays whatever its size."""
 MAX_DISK = 2_000_000_000
 MAX_RECORDINGS = 48
+PICTURE = "picture:"
+"""What the name of a picture begins with, where a text would stand; its digest follows."""
+
+
+def names_picture(text: str) -> bool:
+    """Whether a request's text is the name of a picture.
+
+    >>> names_picture("picture:0123456789abcdef"), names_picture("picture: a cat on a mat")
+    (True, False)
+    """
+    return re.fullmatch(PICTURE + "[0-9a-f]{16}", text) is not None
 
 
 def installed_models() -> list[str]:
@@ -126,7 +138,7 @@ class ModelStore:
         """What the model attends to in the text; made once, while it is kept."""
         if self._shown is not None and self.shown == {"model": name, "text": text}:
             return self._shown
-        if text.startswith(PICTURE) and not self.has(name, text):
+        if names_picture(text) and not self.has(name, text):
             self._check(name)
             raise OptionError("this picture is no longer kept here: drop it again")
         return self._keep((name, text), text, job)
@@ -160,7 +172,3 @@ class ModelStore:
         while len(self._kept) > keep and not fits():
             key, _ = self._kept.popitem(last=False)
             del self._sizes[key]
-
-
-PICTURE = "picture:"
-"""What the name of a picture begins with, where a text would stand."""

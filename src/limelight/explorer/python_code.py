@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from limelight.explorer.model_store import PICTURE
+from limelight.explorer.model_store import names_picture
 
 
 def python_lines(
     model: str, text: str, layer: int, head: int, token: int | None, valued: bool
 ) -> str:
     """The lines that make the same picture in Python."""
-    pictured = text.startswith(PICTURE)
+    pictured = names_picture(text)
     source = 'Image.open("picture.png")' if pictured else repr(text)
     lines = [
         "import limelight as ll",

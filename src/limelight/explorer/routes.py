@@ -13,7 +13,7 @@ from fastapi.responses import Response
 
 from limelight.explorer import schemas
 from limelight.explorer.dispatch import Dispatcher
-from limelight.explorer.model_store import PICTURE
+from limelight.explorer.model_store import PICTURE, names_picture
 from limelight.explorer.python_code import python_lines
 from limelight.explorer.worker import Job
 
@@ -36,7 +36,7 @@ def add_routes(
         def answer(rec: Recording, _: Job) -> bytes:
             from limelight.explorer.attention import read_text, text_frame
 
-            name = body.text if body.text.startswith(PICTURE) else read_text(rec)
+            name = body.text if names_picture(body.text) else read_text(rec)
             return text_frame(rec, dispatcher.store.kind(body.model), name)
 
         return await dispatcher.frame(request, body, answer)
