@@ -48,6 +48,11 @@ def test_text_that_is_not_utf_8(decoder: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_text_as_windows_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\rthree\r\n")
+    assert read_input(tmp_path / "x.txt") == "one\ntwo\rthree\n"
+
+
 def test_a_device_without_an_end_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "TEXT_LIMIT", 5000)
     with pytest.raises(FileError, match="/dev/zero: holds more than 5000 bytes"):

@@ -64,7 +64,7 @@ def _lines(file: Path) -> list[str]:
 
     text = read_input(file)
     # Only line feeds end a line: rows must agree with what other tools count.
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
     if not lines:

@@ -47,25 +47,25 @@ def read_stdin() -> str:
 
 
 def _text(name: str, raw: bytes) -> str:
-    """What was read of a file, one byte more than the most: a device without an end is refused."""
+    """What was read of a file, one byte more than the most: a device without an end is refused.
+
+    A mark at the beginning, as editors write it, is no part of the text; lines end in line feeds.
+    """
     if len(raw) > TEXT_LIMIT:
         raise FileError(f"{name}: holds more than {TEXT_LIMIT} bytes, the most that is read")
     try:
-        return raw.decode("utf-8")
+        return raw.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise FileError(f"{name}: not UTF-8 text: {error}") from error
 
 
 def read_input(file: Path) -> str:
-    """The UTF-8 text of a file, or of standard input for "-"; a pipe is read to its end.
-
-    A mark at the beginning, as editors write it, is no part of the text.
-    """
+    """The UTF-8 text of a file, or of standard input for "-"; a pipe is read to its end."""
     if str(file) == "-":
         return read_stdin()
     try:
         with file.open("rb") as opened:
-            return _text(str(file), opened.read(TEXT_LIMIT + 1)).removeprefix("\ufeff")
+            return _text(str(file), opened.read(TEXT_LIMIT + 1))
     except OSError as error:
         raise FileError(f"{file}: cannot be read: {error.strerror}") from error
 
