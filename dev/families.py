@@ -513,7 +513,7 @@ def page(rows: list[Row]) -> str:
         "- **refused**: nothing can be seen of it; a warning or an error says so in words.",
         "- **none**: its models made no attention call.",
         "- *run*: tiny models with random weights were run; *read*: its source was read, where a",
-        "  model needs packages that are not here, or inputs that a config does not tell.",
+        "  model needs packages that are not here, or inputs that a config does not describe.",
         "",
         "| family | seen | known by | computes by itself |",
         "|---|---|---|---|",

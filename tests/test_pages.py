@@ -1,4 +1,4 @@
-"""What a reader copies from the README and the pages runs: every block of Python, every command."""
+"""What a reader copies from the README and the pages: Python runs, commands are understood."""
 
 from __future__ import annotations
 
