@@ -33,7 +33,7 @@ def stem(word: str) -> str:
 
 
 def words_of(recording: Recording) -> tuple[str, str] | None:
-    """Who asks and who answers where a view opens."""
+    """Query and key of the link that a view opens at."""
     if salient(recording) is None:
         return None
     link = opening(recording)
@@ -44,11 +44,11 @@ def is_sensible(pair: tuple[str, str] | None, listed: list[str]) -> bool:
     """Whether a person would call the link sensible."""
     if pair is None:
         return False
-    asks, answers = map(stem, pair)
-    if "same" in listed and asks == answers:
+    query, key = map(stem, pair)
+    if "same" in listed and query == key:
         return True
     pairs = [tuple(map(stem, line.split(">"))) for line in listed if ">" in line]
-    return (asks, answers) in pairs or (answers, asks) in pairs
+    return (query, key) in pairs or (key, query) in pairs
 
 
 def judge(model: Model, half: str, *, verbose: bool = False) -> tuple[Counter[str], Counter[str]]:

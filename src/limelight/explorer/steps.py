@@ -25,7 +25,7 @@ _SENT = (
 
 
 def steps_frame(recording: Recording, layer: int, head: int) -> bytes:
-    """Each step of a head as an array by its name; the head says formula and axes of each."""
+    """Each step of a head as an array by its name; the header says formula and axes of each."""
     count = max(len(recording.queries), len(recording.tokens))
     if count > MAX_TOKENS:
         raise OptionError(
@@ -73,7 +73,7 @@ def worked_example(edited: dict[str, list[list[float]]]) -> dict[str, Any]:
             }
             for step in example.steps()
         ],
-        "slips": [
+        "mismatches": [
             {"step": s.step, "token": s.token, "column": s.column, "text": str(s)}
             for s in example.audit().mismatches
         ],

@@ -283,13 +283,13 @@ class Quotes:
     links: Sequence[tuple[str, float, tuple[int, str, str, str], tuple[int, str, str, str]]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Three lines a link: the head and the weight, who asks, who answers."""
+        """Three lines a link: the head and the weight, the query, the key."""
         ink = _Ink.of(console)
-        for where, weight, asks, answers in self.links:
+        for where, weight, query, key in self.links:
             line = Text(f"  {weight:.3f}  {where}  ")
             line.append_text(ink.bar(weight, max(4, min(24, options.max_width - 40))))
             yield line
-            for sign, quote in (("", asks), ("→" if ink.unicode else "->", answers)):
+            for sign, quote in (("", query), ("→" if ink.unicode else "->", key)):
                 yield self._line(ink, sign, quote, options.max_width)
 
     def _line(self, ink: _Ink, sign: str, quote: tuple[int, str, str, str], width: int) -> Text:

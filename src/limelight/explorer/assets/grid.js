@@ -146,14 +146,14 @@ export function createGrid(app, { several } = { several: true }) {
   /** "it → animal": the tokens or words so called, and the weight of that link in every head. */
   async function find() {
     const read = /** @type {ReadText} */ (text);
-    const [asks, answers] = search.value.split(/\s*(?:→|->|>|\s)\s*/).filter(Boolean);
+    const [query, key] = search.value.split(/\s*(?:→|->|>|\s)\s*/).filter(Boolean);
     searches += 1;
     const mine = searches;
     found = null;
     search.removeAttribute("aria-invalid");
-    if (asks && answers) {
-      const queries = tokens(read.spec.queries, asks);
-      const keys = tokens(read.spec.keys, answers);
+    if (query && key) {
+      const queries = tokens(read.spec.queries, query);
+      const keys = tokens(read.spec.keys, key);
       if (queries.length && keys.length) {
         try {
           const weights = await read.links(queries, keys);
@@ -167,7 +167,7 @@ export function createGrid(app, { several } = { several: true }) {
     arrange();
     if (found) {
       const best = found.indexOf(Math.max(...found));
-      explain(best, `“${asks} → ${answers}” is strongest in `);
+      explain(best, `“${query} → ${key}” is strongest in `);
     }
   }
 

@@ -29,13 +29,13 @@ export function createWorked(app) {
       if (mine !== turn) return;
       if (fresh) inputs.replaceChildren(...Object.keys(NAMES).map((name) => table(NAMES[name], name === "x" ? found.tokens : [], found.tables[name], (i, j, value) => change(name, found.tables[name], i, j, value))));
       results.replaceChildren(...found.steps.filter((/** @type {any} */ step) => !(step.name in NAMES)).map((/** @type {any} */ step) => {
-        const wrong = new Set(found.slips.filter((/** @type {any} */ slip) => slip.step === step.name).map((/** @type {any} */ slip) => `${slip.token} ${slip.column}`));
+        const wrong = new Set(found.mismatches.filter((/** @type {any} */ slip) => slip.step === step.name).map((/** @type {any} */ slip) => `${slip.token} ${slip.column}`));
         return result(step, found.tokens, wrong);
       }));
-      slips.replaceChildren(html("p", { class: "hint" }, found.slips.length
-        ? `${found.slips.length} numbers printed in the document do not follow from X, the matrices and what is printed before them:`
+      slips.replaceChildren(html("p", { class: "hint" }, found.mismatches.length
+        ? `${found.mismatches.length} numbers printed in the document do not follow from X, the matrices and what is printed before them:`
         : "Every printed number follows."),
-      html("ul", {}, ...found.slips.map((/** @type {any} */ slip) => html("li", {}, slip.text))));
+      html("ul", {}, ...found.mismatches.map((/** @type {any} */ slip) => html("li", {}, slip.text))));
       element.dataset.drawn = String(mine);
     } catch (error) {
       app.fail(error);
