@@ -371,6 +371,13 @@ def test_some_layers_and_heads(minilm):
         look(SENTENCE, minilm, heads=[12])
 
 
+def test_layers_and_heads_chosen_by_a_tensor_or_by_numpy(minilm, tmp_path, untyped):
+    rec = look(SENTENCE, minilm, layers=torch.tensor([3]), heads=[*np.array([1, 7])])
+    rec.save(tmp_path / "rec.safetensors")
+    back = Recording.load(tmp_path / "rec.safetensors")
+    assert (back.layer_numbers, back.head_numbers) == ((3,), (1, 7))
+
+
 def test_a_long_text_is_cut_and_said_so(minilm):
     with pytest.warns(UserWarning, match="the first 512 of 902 tokens were read"):
         rec = look("tick tock " * 300, minilm, ll.Lens(entropy=True), layers=[0])

@@ -76,7 +76,7 @@ def _prepare(
     check_tensor("tokens", tokens)
     if tokens.dtype not in (torch.int64, torch.int32):
         raise DtypeError(f"tokens is {tokens.dtype}, expected whole numbers (int64 or int32)")
-    counts = None if lengths is None else whole_numbers("each of lengths", lengths)
+    counts = None if lengths is None else whole_numbers("length", lengths)
     if tokens.ndim == 1:
         return _prepare_packed(tokens, counts, reach, cache)
     if tokens.ndim != 2:

@@ -12,16 +12,19 @@ LENS = Lens(top=8, entropy=True, distance=True, received=True)
 """What is noted unless asked otherwise."""
 
 
-def check_chosen(name: str, numbers: Sequence[int] | None, size: int | None) -> None:
-    """Raise unless layers or heads are chosen by different numbers below `size`, where it is known.
+def check_chosen(
+    name: str, numbers: Sequence[int] | None, size: int | None
+) -> tuple[int, ...] | None:
+    """The layers or heads that are chosen: different numbers, below `size` where it is known.
 
     None chooses all.
     """
     if numbers is None:
-        return
-    chosen = counts(name, numbers)
+        return None
+    chosen = counts(name.removesuffix("s"), numbers)
     if not chosen or len(set(chosen)) != len(chosen):
         raise OptionError(f"{name} must be one or more different numbers, found {list(chosen)}")
     for number in chosen:
         if size is not None and number >= size:
             raise OptionError(f"{name} names {number}, expected numbers from 0 to {size - 1}")
+    return chosen

@@ -146,8 +146,8 @@ class _Chosen(NamedTuple):
         stack: Stack = "cross",
     ) -> _Chosen:
         modules = attention_layers(model, stack)
-        check_chosen("layers", layers, len(modules))
-        check_chosen("heads", heads, model.config.heads)
+        layers = check_chosen("layers", layers, len(modules))
+        heads = check_chosen("heads", heads, model.config.heads)
         numbers = tuple(range(len(modules)) if layers is None else layers)
         chosen = tuple(range(model.config.heads) if heads is None else heads)
         return cls([modules[number] for number in numbers], numbers, chosen)

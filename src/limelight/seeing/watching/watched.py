@@ -55,8 +55,8 @@ class Watched:
         self.sites = CallSites(model)
         count = getattr(getattr(model, "config", None), "num_attention_heads", None)
         # models in stages have a list of them
-        check_chosen("heads", heads, count if isinstance(count, int) else None)
-        check_chosen("layers", layers, self.sites.layers)
+        heads = check_chosen("heads", heads, count if isinstance(count, int) else None)
+        layers = check_chosen("layers", layers, self.sites.layers)
         self.heads = None if heads is None else list(heads)
         self.layers = None if layers is None else list(layers)
         self.inputs = Inputs()
