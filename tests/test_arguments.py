@@ -43,6 +43,7 @@ DOORS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: ll.look([1, 2], MODEL, None), "lens must be a Lens, found None"),
     (lambda _: ll.look([1, 2], MODEL, layers=0), "each layer must be a whole number"),
     (lambda _: ll.look([1, 2], MODEL, heads=["x"]), "head must be a whole number .* found 'x'"),
+    (lambda _: ll.look([1, 2], MODEL, stack="x"), "stack must be one of 'encoder', .* found 'x'"),
     (lambda _: ll.watch(MODEL, layers=True), "layers must be a list of whole numbers or None"),
     (lambda _: ll.save(None, "x"), "model must be an Encoder or a Decoder"),
     (lambda _: ll.compare_weights(None, {}), "model must be a Module, found None"),

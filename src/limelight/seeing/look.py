@@ -101,6 +101,7 @@ def look(
     [4, 6]
     """
     check_value("lens", lens, Lens)
+    check_value("stack", stack, Stack | None)
     if is_picture(text):
         if isinstance(model, str | Path) and is_ours(model):
             model = _loaded(str(model), _files(Path(model)))
