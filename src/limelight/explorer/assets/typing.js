@@ -50,6 +50,7 @@ export function createTyping(app) {
 
   /** @param {string} text @param {string} name */
   function write(text, name) {
+    clearTimeout(timer); // what was typed before is not read
     area.value = text;
     model.value = name;
     requestAnimationFrame(grow);
@@ -105,6 +106,7 @@ async function decoded(file) {
   context.fillStyle = "#ffffff"; // under what is transparent
   context.fillRect(0, 0, width, height);
   context.drawImage(bitmap, 0, 0, width, height);
+  bitmap.close();
   const { data } = context.getImageData(0, 0, width, height);
   let bytes = "";
   for (let k = 0; k < data.length; k += 4) bytes += String.fromCharCode(data[k], data[k + 1], data[k + 2]);
