@@ -34,10 +34,11 @@ export function create(app) {
   let place = null; // of the second; the first's where not chosen
   let key = "";
   let turn = 0;
+  let draws = 0;
 
   function choose() {
     place = [layer.selectedIndex, head.selectedIndex];
-    draw();
+    draw().catch(app.fail);
   }
 
   /** @param {import("./state.js").Chosen} state */
@@ -48,8 +49,8 @@ export function create(app) {
     if (document.activeElement !== other) { other.value = wanted.text; other.style.height = "auto"; other.style.height = `${other.scrollHeight + 2}px`; }
     model.value = wanted.model;
     const now = JSON.stringify(wanted);
+    turn += 1; // what is still awaited is of another choice
     if (now !== key) {
-      turn += 1;
       const mine = turn;
       try {
         const frame = await requestFrame("/api/look", wanted);
@@ -67,7 +68,7 @@ export function create(app) {
         return;
       }
     }
-    await draw();
+    await draw().catch(app.fail);
   }
 
   /** The other half of an example, else the text itself with its last word changed by hand. @param {import("./state.js").Chosen} state */
@@ -78,6 +79,8 @@ export function create(app) {
   async function draw() {
     const [first, state] = [app.text, store.get()];
     if (!first || !second) return;
+    draws += 1;
+    const mine = draws;
     if (!first.whole || !second.whole) {
       story.textContent = "Texts of more than 1,024 tokens are looked at one by one, as long texts.";
       return;
@@ -86,6 +89,7 @@ export function create(app) {
     const at = inside && place ? place : /** @type {[number, number]} */ ([Math.min(state.layer, second.spec.layers.length - 1), Math.min(state.head, second.spec.heads.length - 1)]);
     [layer.selectedIndex, head.selectedIndex] = at;
     const [one, two] = await Promise.all([first.head([[state.layer, state.head]], state.valued), second.head([at], state.valued)]);
+    if (mine !== draws) return; // stale: never drawn
     const pairs = aligned(first.spec.queries.labels, second.spec.queries.labels);
     const row = state.locked !== null && pairs.some(([i]) => i === state.locked) ? state.locked : pairs.find(([i]) => !first.spec.keys.background.includes(i))?.[0] ?? 0;
     const twin = pairs.find(([i]) => i === row)?.[1] ?? 0;

@@ -62,9 +62,9 @@ export function create(app) {
     if (!text) return;
     const request = { ...text.request, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
     const now = JSON.stringify(request);
+    turn += 1; // what is still awaited is of another choice
     if (now !== key) {
       const fresh = !key || JSON.parse(key).text !== request.text || JSON.parse(key).model !== request.model;
-      turn += 1;
       const mine = turn;
       try {
         const frame = await requestFrame("/api/overview", request);

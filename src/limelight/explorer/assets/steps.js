@@ -62,8 +62,8 @@ export function create(app) {
     worked.open();
     const request = { ...text.request, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
     const now = JSON.stringify(request);
+    turn += 1; // what is still awaited is of another choice
     if (now !== key) {
-      turn += 1;
       const mine = turn;
       try {
         const frame = await requestFrame("/api/steps", request);
