@@ -53,7 +53,11 @@ function chart(store, spec, values, words) {
     return svg("g", {
       class: "layer-bar", role: "button", tabindex: 0, "aria-label": said,
       click: () => store.set({ layer }),
-      keydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "Enter") store.set({ layer }); },
+      keydown: (/** @type {KeyboardEvent} */ event) => {
+        if (event.key !== "Enter" && event.key !== " ") return;
+        event.preventDefault();
+        store.set({ layer });
+      },
     },
     svg("title", {}, said),
     svg("rect", { class: "room", x: layer * STEP, y: 0, width: STEP, height: TALL }),
