@@ -1,4 +1,4 @@
-"""The paths through the code that DESIGN.md describes are those that calls take."""
+"""The paths of `attend` and `limelight show` that DESIGN.md describes are those that calls take."""
 
 from __future__ import annotations
 
