@@ -1,4 +1,4 @@
-"""Arguments of a wrong kind, at every public door: one line that names the argument."""
+"""Arguments of a wrong kind, of every public function: one line that names the argument."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class OptionError(LimelightError):
 
 
 class UnavailableError(LimelightError):
-    """An implementation or an optional package was asked for by name and cannot serve."""
+    """An implementation or an optional package was requested by name and cannot serve."""
 
 
 class FileError(LimelightError):

@@ -49,7 +49,7 @@ def writing(path: str | Path) -> Generator[Path]:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise unless a file can be put there: for whoever computes long before there is one."""
+    """Raise unless a file can be written there: called before a long computation."""
     path = check_path(path)
     try:
         if stat.S_ISDIR(path.stat().st_mode):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Run `limelight`; whatever a person can mend is said in one line, without a traceback."""
+    """Run `limelight`; an error that the user can fix is one line, without a traceback."""
     import sys
 
     from limelight.cli.app import app

@@ -128,7 +128,7 @@ class Attention(nn.Module):
 
         Args:
             x: the tokens that ask.
-            memory: the tokens asked, `b j m`; x itself unless given.
+            memory: the tokens attended to, `b j m`; x itself unless given.
             mask: who may see whom, as in `attend`.
             bias: added to the scores, as in `attend`.
             rotation: turns queries and keys by their positions (`Rotary`).

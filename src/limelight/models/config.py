@@ -37,7 +37,7 @@ class Config:
     """encoder: every token sees all; decoder: each sees those before; transformer: both, joined;
     vision: an encoder whose tokens are the patches of a picture"""
     vocabulary: int
-    """tokens that it knows; of a vision model the classes that it tells apart, 0 for none"""
+    """tokens that it knows; of a vision model its classes, 0 for none"""
     width: int
     layers: int
     heads: int

@@ -85,7 +85,7 @@ class VisionEncoder(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the classes, from [CLS]: `b n m` → `b c`."""
         if self.classes is None:
-            raise OptionError("this model tells no classes apart: it came without a classifier")
+            raise OptionError("this model has no classes: it came without a classifier")
         return self.classes(hidden[:, 0])
 
 

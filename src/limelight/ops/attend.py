@@ -80,7 +80,7 @@ def attend(
         softcap: scores become cap·tanh(score/cap) before bias and mask (Gemma 2).
         dropout: the probability that a weight is dropped, drawn from torch's default generator.
         lens: what to record about the weights; the result is then `(output, seen)`.
-        impl: "auto" picks (`explain_choice` says what and why); a backend asked for by name,
+        impl: "auto" picks (`explain_choice` says what and why); a backend requested by name,
             "native", "torch", "tiled" or "reference", serves or raises.
 
     >>> import torch, limelight as ll

@@ -1,7 +1,7 @@
-"""The one seam: every attention call of a model, and whoever asks to note, change or replace it.
+"""The one seam: every attention call of a model, and what records, changes or replaces it.
 
-A layer, a PyTorch door or Hugging Face's interface describes what it is about to compute as an
-`AttentionCall` and hands it to `run`. Without an interceptor that is `attend` and nothing else.
+A layer, a drop-in for PyTorch or Hugging Face's interface describes what it is about to compute as
+an `AttentionCall` and hands it to `run`. Without an interceptor that is `attend` and nothing else.
 Within `with intercept(interceptor):` the interceptor is called in its place and gives the output:
 
     def record(call):
@@ -12,7 +12,7 @@ Within `with intercept(interceptor):` the interceptor is called in its place and
     def cut(call):
         return call.without([(5, 2)], heads=[3]).attend()
 
-Interceptors nest. The innermost is asked first; its `call.attend` asks the next one out, and the
+Interceptors nest. The innermost is called first; its `call.attend` calls the next one out, and the
 outermost reaches the operation. What one changes, all others see, in either order.
 
 Nothing is patched and nothing is left behind; other threads and tasks do not notice.
@@ -87,9 +87,9 @@ class AttentionCall:
     """the position in the text of the first key"""
 
     _rest: tuple[_Entry, ...] = field(default=(), repr=False)
-    """the interceptors still to be asked, innermost last"""
+    """the interceptors still to be called, innermost last"""
     _requests: tuple[_Request, ...] = field(default=(), repr=False)
-    """what interceptors already asked want to see"""
+    """what interceptors already called want to see"""
 
     def replace(self, **changes: Any) -> AttentionCall:
         """The same call with other values.

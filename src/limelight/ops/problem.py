@@ -76,7 +76,7 @@ class Problem:
 
     @property
     def trains(self) -> bool:
-        """Whether anyone asks for a gradient."""
+        """Whether a gradient is needed."""
         tensors = (
             self.query, self.key, self.value, self.bias, self.slopes, self.sinks, self.lse
         )  # fmt: skip

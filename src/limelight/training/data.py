@@ -55,7 +55,7 @@ class Task(Protocol):
 
     @property
     def size(self) -> int:
-        """How many tokens there are to learn from."""
+        """How many tokens there are to train on."""
         ...
 
     def batch(self, seed: int, step: int, rows: int) -> Batch:
@@ -78,7 +78,7 @@ class LanguageModelTask:
 
     @classmethod
     def split(cls, text: str, held_out: float) -> tuple[str, str]:
-        """The text to learn from, and its end, which is held out."""
+        """The text to train on, and its end, which is held out."""
         at = round(len(text) * (1 - held_out))
         return text[:at], text[at:]
 
@@ -90,7 +90,7 @@ class LanguageModelTask:
         ids, rest = _ids(tokens, train), _ids(tokens, held_out)
         if len(ids) <= context:
             raise OptionError(
-                f"data: {len(ids)} tokens are left to learn from, "
+                f"data: {len(ids)} tokens are left to train on, "
                 f"expected more than model.context = {context}"
             )
         if len(rest) < 2:

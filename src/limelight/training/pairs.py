@@ -48,7 +48,7 @@ class TranslationTask:
 
     @staticmethod
     def split(pairs: Sequence[Pair], held_out: float, seed: int) -> tuple[list[Pair], list[Pair]]:
-        """The pairs to learn from, and those held out, drawn at random."""
+        """The pairs to train on, and those held out, drawn at random."""
         order: list[int] = torch.randperm(len(pairs), generator=generator_for(seed)).tolist()
         at = round(len(pairs) * (1 - held_out))
         return [pairs[i] for i in order[:at]], [pairs[i] for i in order[at:]]
@@ -61,7 +61,7 @@ class TranslationTask:
         batches = len(self._train) // rows
         if not batches:
             raise OptionError(
-                f"batch is {rows}, expected at most {len(self._train)}, the pairs to learn from"
+                f"batch is {rows}, expected at most {len(self._train)}, the pairs to train on"
             )
         epoch, index = divmod(step, batches)
         return self._batch([self._train[i] for i in self._batches(seed, epoch, rows)[index]])

@@ -64,7 +64,7 @@ class DataSettings:
     max_tokens: int = 64
     """pairs with more tokens than this on either side are left out"""
     skip: str = ""
-    """pairs with any of these signs are left out: placeholders and markup are only copied"""
+    """pairs with any of these characters are left out: placeholders and markup are only copied"""
 
     def __post_init__(self) -> None:
         if bool(self.text) == bool(self.pairs):

@@ -17,7 +17,7 @@ from limelight.models.tokens import Tokens, prompt_ids
 Prompt = str | Sequence[int]
 """A text, or the token ids of one."""
 Ended = Literal["end", "stop", "length"]
-"""Why nothing more is written: an end token, a stop string, or no room."""
+"""Why nothing more is written: an end token, a stop string, or a length limit."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Generated:
     ids: list[int]
     """every token that was drawn, the one that ended it included"""
     ended: Ended
-    """by an end token, a stop string, or for want of room"""
+    """by an end token, a stop string, or a length limit"""
 
     def __str__(self) -> str:
         return self.text

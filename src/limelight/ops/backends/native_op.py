@@ -133,7 +133,7 @@ def _five(
     grad_lse: Tensor | None,
     needed: Sequence[Any],
 ) -> list[Tensor | None]:
-    """The gradients of query, key, value, bias and slopes, None where nobody asks."""
+    """The gradients of query, key, value, bias and slopes, None where it is not needed."""
     query, key, value, bias, slopes, seed, out, lse, *tables = ctx.saved_tensors
     wanted = [bool(flag) for flag in needed[:5]]
     if grad_out is None:

@@ -1,4 +1,4 @@
-"""The backends in the order in which they are asked, and which of them serves a call."""
+"""The backends in the order in which they are tried, and which of them serves a call."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Choice(NamedTuple):
 
 
 def choose(problem: Problem, impl: Implementation, wanted: Wanted) -> tuple[Backend, str]:
-    """The backend that serves a call, and why; raises where one asked for by name cannot."""
+    """The backend that serves a call, and why; raises where one requested by name cannot."""
     if impl != "auto":
-        return _named(problem, impl, wanted), "asked for by name"
+        return _named(problem, impl, wanted), "requested by name"
     obstacle: str | None = None
     for backend in BACKENDS:
         why_not = backend.why_not(problem, wanted)

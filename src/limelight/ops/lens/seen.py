@@ -69,7 +69,7 @@ class Seen(TensorLike):
     ) -> Seen:
         """What a lens would have seen, from dense weights `b h i j` computed elsewhere.
 
-        The scores behind them are unknown: `lse` is 0 and `max_score` the greatest log weight.
+        The scores behind them are unknown: `lse` is 0 and `max_score` the largest log weight.
         """
         check_rank("weights", weights, "b h i j")
         weights = weights.detach()
@@ -99,7 +99,7 @@ class Seen(TensorLike):
 
     @property
     def max_score(self) -> Tensor:
-        """The greatest score of each query: `b h i`."""
+        """The largest score of each query: `b h i`."""
         return self._noted("max_score", self.statistics.max_score)
 
     @property

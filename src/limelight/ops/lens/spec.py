@@ -13,18 +13,18 @@ p_i = i + J − I:
 
     always      lse          b h i     log Σ_j exp s_ij; −∞ in a row that may attend to nothing
                 max_score    b h i     max_j s_ij; −∞ in such a row
-    top=k       top          b h i k   the k keys of greatest w_ij, greatest first: weights and
+    top=k       top          b h i k   the k keys of largest w_ij, largest first: weights and
                                        int64 indices. Among equal weights any order serves. A key
                                        without weight is no link: weight 0, index −1
     entropy     entropy      b h i     lse − Σ_j w_ij s_ij, in nats; 0 in an empty row
     distance    distance     b h i     Σ_j w_ij |p_i − j|
-    columns     columns      b h i c   w_ij at each of the c chosen keys, in the order asked
+    columns     columns      b h i c   w_ij at each of the c chosen keys, in the order given
     band=n      band         b h i     Σ_j w_ij over |p_i − j| ≤ n
     received    received     b h j     Σ_i w_ij
     map=(R, C)  map          b h R C   w pooled: mean over each cell (masked places count as 0),
-                                       and the greatest weight in it
-    value_top   value_top    b h i k   the k keys of greatest w_ij·‖v_j‖ (v_j of the head's own
-                                       group), greatest first; without weight as above
+                                       and the largest weight in it
+    value_top   value_top    b h i k   the k keys of largest w_ij·‖v_j‖ (v_j of the head's own
+                                       group), largest first; without weight as above
 
 Cells are disjoint and cover everything: row i lies in cell ⌊i·R/I⌋, so cell r starts at row
 ⌈r·I/R⌉; columns alike. R and C are at most I and J, and at least 1 (`Lens.fit` has seen to it); a

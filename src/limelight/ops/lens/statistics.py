@@ -92,7 +92,7 @@ class Collector:
 def _row_statistics(tile: Tile, lens: Lens) -> dict[str, Tensor]:
     """Each is `b h r`, or `b h r k` for links and columns."""
     weights, scores = tile.weights, tile.scores
-    # There is no greatest of no keys; the log-sum-exp is −∞ there, as the maximum should be.
+    # There is no maximum of no keys; the log-sum-exp is −∞ there, as the maximum should be.
     statistics = {"lse": tile.lse, "max_score": scores.amax(-1) if scores.shape[-1] else tile.lse}
     if lens.top:
         statistics["top"], statistics["top_indices"] = _strongest(weights, lens.top)
@@ -113,7 +113,7 @@ def _row_statistics(tile: Tile, lens: Lens) -> dict[str, Tensor]:
 
 
 def _strongest(weights: Tensor, k: int) -> Links:
-    """The k greatest of each row; a region without weight is no link."""
+    """The k largest of each row; a region without weight is no link."""
     best, indices = weights.topk(min(k, weights.shape[-1]), dim=-1)
     missing = (0, k - best.shape[-1])
     indices = torch.nn.functional.pad(indices.masked_fill(best == 0, -1), missing, value=-1)

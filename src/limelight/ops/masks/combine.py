@@ -98,7 +98,7 @@ class Or(_Chain, kind="or"):
 class Not(Mask, kind="not"):
     """What the mask forbids.
 
-    Inside documents it is asked in each document's own coordinates, as every rule is: what the
+    Inside documents it applies in each document's own coordinates, as every rule does: what the
     mask forbids there, and never a link to another document.
     """
 

@@ -45,7 +45,7 @@ def documents(
 class Documents(Mask, kind="documents"):
     """Packed sequences: document t's queries see document t's keys, under the mask `inside`.
 
-    `inside` is asked in each document's own coordinates, as if the document stood alone.
+    `inside` applies in each document's own coordinates, as if the document stood alone.
     """
 
     lengths: tuple[int, ...]
@@ -84,8 +84,8 @@ class Documents(Mask, kind="documents"):
         together = (document[:, None] == owner)[None, None]
         if self.inside is None:
             return together
-        # The inner mask is asked for all documents at once: each query and each key counts within
-        # its own. What it says across documents means nothing, and `together` drops it.
+        # The inner mask is evaluated for all documents at once: each query and each key counts
+        # within its own. What it says across documents means nothing, and `together` drops it.
         lengths, key_lengths = bounds.diff()
         rows, keys = region.rows - starts[document], region.keys - key_starts[owner]
         positions = rows + (key_lengths - lengths)[document]

@@ -26,7 +26,7 @@ from limelight.ops.masks.region import Extent, Region
 DRAWN = 8
 """Queries and keys of the drawing of a mask that fits any number of them."""
 DEPTH = 128
-"""How deep masks may nest: rules are asked by recursion, here and in the kernel."""
+"""How deep masks may nest: rules are evaluated by recursion, here and in the kernel."""
 
 
 class Code:

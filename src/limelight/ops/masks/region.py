@@ -1,4 +1,4 @@
-"""Which queries and keys a rule is asked about."""
+"""Which queries and keys a rule is evaluated for."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Flow:
     x: Tensor
     """i m: the tokens that ask"""
     memory: Tensor | None
-    """j m: the tokens asked, or None where these are x"""
+    """j m: the tokens attended to, or None where these are x"""
     output: Tensor | None
     """i m: what the layer gave out; None where not all heads, which it is made of, are recorded"""
     formulas: Formulas = UNKNOWN

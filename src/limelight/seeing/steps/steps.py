@@ -131,7 +131,7 @@ def steps(
         layer: the attention layer.
         x: `i m` or `1 i m`: one text.
         head: the query head whose steps are computed.
-        memory: `j m` or `1 j m`: the tokens asked, x itself unless given.
+        memory: `j m` or `1 j m`: the tokens attended to, x itself unless given.
         mask: as in the layer's call.
         bias: as in the layer's call.
         rotation: as in the layer's call.

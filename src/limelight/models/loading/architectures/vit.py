@@ -22,10 +22,10 @@ def vit_config(hf: Mapping[str, Any]) -> Config:
     if len(sides) != 2 or not all(type(side) is int for side in sides):
         raise OptionError(f"image_size must be a whole number or two, found {size!r}")
     architectures = [str(name) for name in take(hf, "architectures", list, [])]
-    tells = any(name.endswith("ForImageClassification") for name in architectures)
+    classifies = any(name.endswith("ForImageClassification") for name in architectures)
     return Config.vit(
         # transformers leaves out the names of classes where there are as many as by default
-        vocabulary=len(take(hf, "id2label", dict, {0: "", 1: ""})) if tells else 0,
+        vocabulary=len(take(hf, "id2label", dict, {0: "", 1: ""})) if classifies else 0,
         image=sides,
         patch=take(hf, "patch_size", int, 16),
         width=take(hf, "hidden_size", int, 768),
