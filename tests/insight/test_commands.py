@@ -71,7 +71,9 @@ def test_a_command_prints_and_writes_its_result(
 def test_what_is_wrong_is_said_before_anything_is_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("limelight.insight.heads.heads", None)  # takes minutes
     for arguments, words in (
+        (["heads", "minilm", "--ablate", "induction"], "taken out of a decoder"),
         (["shift", "saw", TEXT, "--toward", "tools"], "--toward must be NAME=WORD,WORD"),
         (["cause", TEXT, "--token", "it", "--save", "/no/such/folder/x.png"], "/no/such/folder"),
     ):

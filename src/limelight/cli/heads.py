@@ -37,13 +37,15 @@ def heads(
     from limelight.cli.results import give
     from limelight.files import check_writable
     from limelight.insight import heads as insight
-    from limelight.insight.ablation import ablate_role
+    from limelight.insight.ablation import ablate_role, check_ablatable
     from limelight.models.loading.pretrained import load
 
     if save is not None:
         check_writable(save)
     texts = None if not corpus else _lines(_checked(corpus))
     loaded = load(model)
+    if ablate is not None:
+        check_ablatable(loaded)  # before the heads are measured, which takes minutes
     result = insight.heads(loaded, texts, seed=seed)
     tables = [result.table(), *([result.head_table()] if each else [])]
     if ablate is None:

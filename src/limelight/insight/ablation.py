@@ -116,6 +116,15 @@ class Ablation(Result):
         return vars(self)
 
 
+def check_ablatable(model: nn.Module) -> Decoder:
+    """The model, if its loss on repeated tokens can be measured."""
+    if not isinstance(model, Decoder):
+        raise UnavailableError(
+            f"heads are taken out of a decoder, which predicts tokens, found {type(model).__name__}"
+        )
+    return model
+
+
 def ablate_role(
     model: nn.Module,
     roles: HeadRoles,
@@ -134,10 +143,7 @@ def ablate_role(
     The text is the opening token and S random tokens twice, other ones than those that the role
     was measured on; the loss is that of the second S.
     """
-    if not isinstance(model, Decoder):
-        raise UnavailableError(
-            f"heads are taken out of a decoder, which predicts tokens, found {type(model).__name__}"
-        )
+    model = check_ablatable(model)
     chosen = tuple((layer, head) for layer, head, _ in roles.top(role, count))
     others = [
         (layer, head)
