@@ -20,9 +20,10 @@ from transformers import (
 
 import limelight as ll
 from limelight.insight.cause import Cause
+from limelight.insight.head_measures import key_sums
 from limelight.insight.interventions import ALL, CleanRun, Cuts
 from limelight.insight.rank_correlation import DRAWS, correlations, spearman
-from limelight.insight.rollout import Rollout
+from limelight.insight.rollout import Rollout, weighed
 from limelight.insight.runner import runner_for
 from limelight.rng import generator_for
 
@@ -334,6 +335,16 @@ def test_rollout_is_the_dense_product(kind: str, minilm: ll.Encoder) -> None:
         shares = ll.rollout(rec, token).shares
         torch.testing.assert_close(shares, product[token], atol=1e-6, rtol=0)
         assert float(shares.sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_rollout_counts_what_is_added_to_alibi() -> None:
+    q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
+    _, seen = ll.attend(q, k, v, bias=ll.alibi(2) + torch.randn(6, 6), lens=ll.Lens())
+    row = torch.rand(6, dtype=torch.float64)
+    expected = row @ seen.dense()[0].mean(0).double()
+    torch.testing.assert_close(weighed(seen, row), expected, atol=1e-6, rtol=0)
+    sums = key_sums(seen, v)
+    torch.testing.assert_close(sums, seen.dense() @ v, atol=1e-6, rtol=1e-5)
 
 
 def test_views_of_the_result(found: Cause, tmp_path: Any) -> None:

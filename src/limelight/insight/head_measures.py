@@ -111,7 +111,7 @@ def key_sums(seen: Seen, channels: Tensor) -> Tensor:
     return attend(
         problem.query, problem.key, channels,
         mask=problem.mask,
-        bias=problem.bias if problem.slopes is None else Alibi(problem.slopes),
+        bias=problem.bias if problem.slopes is None else Alibi(problem.slopes, problem.bias),
         scale=problem.scale,
         softcap=problem.softcap or None,
     )  # fmt: skip

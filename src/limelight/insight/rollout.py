@@ -147,7 +147,7 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
         output, own = attend(
             problem.query, problem.key, value,
             mask=problem.mask,
-            bias=problem.bias if problem.slopes is None else Alibi(problem.slopes),
+            bias=problem.bias if problem.slopes is None else Alibi(problem.slopes, problem.bias),
             scale=problem.scale,
             softcap=problem.softcap or None,
             lens=Lens(keep=False),
