@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import limelight as ll
 from limelight.insight.ablation import Ablation, ablate_role, repeat_loss
@@ -39,14 +40,14 @@ def ablation(model: ll.Decoder, roles: HeadRoles, found: Ablation) -> str:
         f"layer {layer} head {head} ({score:.2f})" for layer, head, score in roles.top("induction")
     )
     mean = sum(found.random) / len(found.random)
-    median = sorted(found.random)[len(found.random) // 2]
+    middle = median(found.random)
     more = found.costlier_than
     return (
         "### Ablating the induction heads\n\n"
         f"{assigned} heads have the induction role. The five strongest: {best}.\n\n"
         "The model reads an opening token and 48 random tokens, twice. On the second pass its loss "
         f"is {found.whole:.2f} nats per token with all heads and {found.without:.2f} without these "
-        f"five. Without five others drawn at random it is {mean:.2f} on average, {median:.2f} in "
+        f"five. Without five others drawn at random it is {mean:.2f} on average, {middle:.2f} in "
         f"the median ({min(found.random):.2f} to {max(found.random):.2f} over "
         f"{len(found.random)} draws). Ablating the induction heads costs more than {more} of the "
         f"{len(found.random)} random draws{exceptions(model, found)}. Zeroing a head also removes "

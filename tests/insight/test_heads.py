@@ -72,6 +72,17 @@ def test_single_weights_and_sums_are_those_of_the_dense_weights(mask: Any, alibi
     torch.testing.assert_close(measures.visible(seen), (dense[0, 0] > 0).sum(-1).double())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sums_over_keys_count_sinks(dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(1, 2, 9, 8).to(dtype) for _ in range(3))
+    call = ll.AttentionCall(q, k, v, mask=ll.causal(), sinks=torch.tensor([0.5, 2.0]))
+    _, seen = call.attend(lens=ll.Lens())
+    channels = torch.randn(1, 2, 9, 3)
+    expected = seen.dense().float() @ channels
+    assert float(seen.dense().sum(-1).max()) < 0.95
+    torch.testing.assert_close(measures.key_sums(seen, channels), expected, atol=2e-2, rtol=0)
+
+
 @pytest.mark.parametrize("mask", [None, ll.causal()])
 def test_value_weighted_shares_are_those_of_the_dense_weights(mask: Any) -> None:
     seen = seen_of(mask)

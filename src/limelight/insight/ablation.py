@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,7 +52,7 @@ def ablating(model: nn.Module, heads: Iterable[Head]) -> Generator[None]:
 
 @dataclass(frozen=True)
 class Ablation(Result):
-    """The loss on tokens that repeat, in nats a token."""
+    """The loss on tokens that repeat, in nats per token."""
 
     model: str
     role: str
@@ -82,11 +83,11 @@ class Ablation(Result):
         if ordered:
             rows += [
                 ("without as many at random, mean", sum(ordered) / len(ordered)),
-                ("without as many at random, median", ordered[len(ordered) // 2]),
+                ("without as many at random, median", median(ordered)),
                 ("without as many at random, highest", ordered[-1]),
             ]
         title = (
-            f"{self.model}: loss on repeated tokens, nats a token; taking out the heads of the "
+            f"{self.model}: loss on repeated tokens, nats per token; taking out the heads of the "
             f"role costs more than {self.costlier_than} of {len(self.random)} random draws"
         )
         return Table(("model", "loss"), rows, title, decimals=2)
@@ -104,7 +105,7 @@ class Ablation(Result):
                      label=f"without the top {len(self.heads)} ({self.role})")  # fmt: skip
         axes.axvline(self.whole, color=LIGHT.answer, linestyle="--", label="all heads")
         axes.set_yticks([])
-        axes.set_xlabel("loss on repeated tokens, nats a token", fontsize=9)
+        axes.set_xlabel("loss on repeated tokens, nats per token", fontsize=9)
         axes.set_title(f"{self.model}: heads taken out", fontsize=10, parse_math=False)
         axes.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.3),
                     ncols=3)  # fmt: skip
@@ -168,7 +169,7 @@ def ablate_role(
 
 
 def repeat_loss(model: Decoder, without: Iterable[Head] = (), *, seed: int = 0) -> float:
-    """The loss on tokens that repeat, in nats a token, with some heads taken out."""
+    """The loss on tokens that repeat, in nats per token, with some heads taken out."""
     vocabulary, begin = random_vocabulary(model, None)
     rows, size = repeated_rows(vocabulary, begin, seed + 1000)
     with eval_mode(model), ablating(model, without):

@@ -8,20 +8,21 @@ attention of a value of one channel, and the strongest keys are the lens's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from limelight.insight.probes import RELATIONS, Needle, Sentence
 from limelight.insight.runner import Runner, layer_of
-from limelight.ops.attend import attend
-from limelight.ops.bias import Alibi
+from limelight.ops.attend import run
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.region import Extent, Region
+from limelight.ops.problem import Problem
 from limelight.rng import generator_for
 
 LENS = Lens(top=4, value_top=4, entropy=True, distance=True)
@@ -106,18 +107,18 @@ def allowed_pairs(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def key_sums(seen: Seen, channels: Tensor) -> Tensor:
-    """Σ_j w_ij x_j for x of a few channels, `b g j c`: `b h i c`, by attention itself."""
+    """Σ_j w_ij x_j for x of a few channels, `b g j c`: `b h i c`, by attention itself.
+
+    Of the weights as they are: with a sink, or a log-sum-exp of the caller's, a row sums to less.
+    """
     problem = _problem(seen)
-    return attend(
-        problem.query, problem.key, channels,
-        mask=problem.mask,
-        bias=problem.bias if problem.slopes is None else Alibi(problem.slopes, problem.bias),
-        scale=problem.scale,
-        softcap=problem.softcap or None,
-    )  # fmt: skip
+    bias = None if problem.bias is None else problem.bias.to(channels.dtype)
+    query, key = problem.query.to(channels.dtype), problem.key.to(channels.dtype)
+    checked = replace(problem, query=query, key=key, value=channels, bias=bias, dropout=0.0)
+    return run(checked)[0]
 
 
-def _problem(seen: Seen) -> Any:
+def _problem(seen: Seen) -> Problem:
     assert isinstance(seen.source, Recomputed)
     return seen.source.problem
 

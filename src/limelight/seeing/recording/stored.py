@@ -298,6 +298,7 @@ def _put_source(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str
 
 def _get_seen(prefix: str, layer: dict[str, Any], tensors: dict[str, Tensor]) -> Seen:
     lens = layer["lens"]
+    lens.pop("value_map", None)  # a statistic that older files name
     for name in ("columns", "map"):
         lens[name] = None if lens[name] is None else tuple(lens[name])
     parts: dict[str, Any] = {}
