@@ -37,7 +37,8 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::hand
              nb::handle lse) {
   Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
   const Problem& p = made.problem;
-  const Forward task{p, shaped_view(out, "out", p.query, p.e()), floats_of(lse, "lse", p.b() * p.h() * p.i())};
+  const Forward task{p, shaped_view(out, "out", p.query, p.e(), p.query.dtype, Dtype::f32),
+                     floats_of(lse, "lse", p.b() * p.h() * p.i())};
   run(&Kernels::forward, task);
 }
 
@@ -131,13 +132,13 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::han
   const int64_t rows = p.b() * p.h() * p.i();
   Backward task;
   task.problem = p;
-  task.out = shaped_view(out, "out", p.query, p.e());
+  task.out = shaped_view(out, "out", p.query, p.e(), Dtype::f32);
   task.lse = floats_of(lse, "lse", rows);
-  task.grad_out = shaped_view(grad_out, "grad_out", p.query, p.e());
+  task.grad_out = shaped_view(grad_out, "grad_out", p.query, p.e(), Dtype::f32);
   if (!grad_lse.is_none()) task.grad_lse = floats_of(grad_lse, "grad_lse", rows);
-  task.grad_query = shaped_view(grad_query, "grad_query", p.query, p.d());
-  task.grad_key = shaped_view(grad_key, "grad_key", p.key, p.d());
-  task.grad_value = shaped_view(grad_value, "grad_value", p.value, p.e());
+  task.grad_query = shaped_view(grad_query, "grad_query", p.query, p.d(), p.query.dtype);
+  task.grad_key = shaped_view(grad_key, "grad_key", p.key, p.d(), p.key.dtype);
+  task.grad_value = shaped_view(grad_value, "grad_value", p.value, p.e(), p.value.dtype);
   if (!grad_bias.is_none()) {
     if (!p.bias) refuse("grad_bias without a bias");
     task.grad_bias = repeating_view(grad_bias, "grad_bias", made.extent);
@@ -202,7 +203,8 @@ void lens_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb:
   const int64_t rows = p.b() * p.h() * p.i();
   if (rows == 0) return;
   LensForward task;
-  task.forward = {p, shaped_view(out, "out", p.query, p.e()), floats_of(lse, "lse", rows)};
+  task.forward = {p, shaped_view(out, "out", p.query, p.e(), p.query.dtype, Dtype::f32),
+                  floats_of(lse, "lse", rows)};
   task.row_stats = row_stats_of({row_stats}, p);
   if (!pooled_stats.is_none() && p.j() > 0)
     task.pooled_stats = pooled_stats_of({nb::cast<nb::dict>(pooled_stats)}, p);
@@ -286,7 +288,7 @@ void adamw(nb::sequence states, double learning_rate, double beta1, double beta2
 NB_MODULE(_kernels, m) {
   using namespace limelight;
   m.attr("__doc__") = "The C++ kernels of Limelight. Their callers are in limelight.ops.";
-  m.attr("REVISION") = 3;  // of this interface; ops/kernels.py has the same number
+  m.attr("REVISION") = 4;  // of this interface; ops/kernels.py has the same number
   m.def("isa", [] { return std::string(chosen().isa); }, "The instruction set of the build in use.");
   m.def(
       "runnable",

@@ -238,13 +238,19 @@ struct Call {
   }
 };
 
-inline View shaped_view(nb::handle tensor, const char* name, const View& like, int64_t last) {
+// A tensor of the shape of `like`, but for its last axis, and of one of two types.
+inline View shaped_view(nb::handle tensor, const char* name, const View& like, int64_t last, Dtype dtype,
+                        Dtype other) {
   const View view = dense_view(tensor, name);
   const int64_t expected[4] = {like.size[0], like.size[1], like.size[2], last};
   for (int axis = 0; axis < 4; ++axis)
     if (view.size[axis] != expected[axis]) refuse(std::string(name) + " has another shape");
-  if (view.dtype != like.dtype) refuse(std::string(name) + " has another type");
+  if (view.dtype != dtype && view.dtype != other) refuse(std::string(name) + " has another type");
   return view;
+}
+
+inline View shaped_view(nb::handle tensor, const char* name, const View& like, int64_t last, Dtype dtype) {
+  return shaped_view(tensor, name, like, last, dtype, dtype);
 }
 
 // Named tensors and numbers of which any may be absent.

@@ -164,26 +164,22 @@ void Gradients::split_lse(float* row_max, float* row_sum) const {
 void Gradients::prepare(int64_t b, int64_t h, Range rows) const {
   const int64_t head = (b * p_.h() + h) * p_.i();
   const int64_t wide = round_up(p_.d(), NR);
-  dispatch_dtype(p_.query.dtype, [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    for (int64_t i = rows.low; i < rows.high; ++i) {
-      const T* out = static_cast<const T*>(call_.out.data) + call_.out.at(b, h, i);
-      const T* grad = static_cast<const T*>(call_.grad_out.data) + call_.grad_out.at(b, h, i);
-      prefetch_row(out + kAhead * call_.out.stride[2], p_.e());
-      prefetch_row(grad + kAhead * call_.grad_out.stride[2], p_.e());
-      vf sum{};
-      int64_t c = 0;
-      for (; c + W <= p_.e(); c += W) sum += load(out + c) * load(grad + c);
-      if (c < p_.e()) sum += load_partial(out + c, p_.e() - c) * load_partial(grad + c, p_.e() - c);
-      const float lse = call_.lse[head + i];
-      if (!terms_.inverse_sum)
-        terms_.minus_lse[head + i] = lse == kMasked ? lse : static_cast<float>(-lse * kLog2E);
-      terms_.minus_delta[head + i] = (call_.grad_lse ? call_.grad_lse[head + i] : 0.0f) - hsum(sum);
-      if (terms_.grad_sums) terms_.grad_sums[head + i] = 0;
-      float* query = grad_query_.row(b, h, i);
-      std::fill(query, query + wide, 0.0f);
-    }
-  });
+  for (int64_t i = rows.low; i < rows.high; ++i) {
+    const float* out = static_cast<const float*>(call_.out.data) + call_.out.at(b, h, i);
+    const float* grad = static_cast<const float*>(call_.grad_out.data) + call_.grad_out.at(b, h, i);
+    prefetch_row(out + kAhead * call_.out.stride[2], p_.e());
+    prefetch_row(grad + kAhead * call_.grad_out.stride[2], p_.e());
+    vf sum{};
+    int64_t c = 0;
+    for (; c + W <= p_.e(); c += W) sum += load(out + c) * load(grad + c);
+    if (c < p_.e()) sum += load_partial(out + c, p_.e() - c) * load_partial(grad + c, p_.e() - c);
+    const float lse = call_.lse[head + i];
+    if (!terms_.inverse_sum) terms_.minus_lse[head + i] = lse == kMasked ? lse : static_cast<float>(-lse * kLog2E);
+    terms_.minus_delta[head + i] = (call_.grad_lse ? call_.grad_lse[head + i] : 0.0f) - hsum(sum);
+    if (terms_.grad_sums) terms_.grad_sums[head + i] = 0;
+    float* query = grad_query_.row(b, h, i);
+    std::fill(query, query + wide, 0.0f);
+  }
 }
 
 // One block of keys of all heads of a chain.

@@ -180,14 +180,14 @@ inline void KeyBlock::add(int64_t h, Range queries, Cover cover, double* slope_s
   const int64_t rows = queries.high - queries.low, i0 = queries.low;
   const int64_t panels = (keys_.high - keys_.low + NR - 1) / NR;
   const bool full = (keys_.high - keys_.low) % NR == 0;
-  dispatch_dtype(p_.query.dtype, [&](auto* type) {
+  const View &query = p_.query, &grad = call_.grad_out;
+  dispatch_dtype(query.dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    const View &query = p_.query, &grad = call_.grad_out;
     pack_rows(static_cast<const T*>(query.data) + query.at(b_, h, i0), query.stride[2], rows, p_.d(), wide_d_,
               queries_);
-    pack_rows(static_cast<const T*>(grad.data) + grad.at(b_, h, i0), grad.stride[2], rows, p_.e(), wide_e_,
-              grad_out_);
   });
+  pack_rows(static_cast<const float*>(grad.data) + grad.at(b_, h, i0), grad.stride[2], rows, p_.e(), wide_e_,
+            grad_out_);
   some_ = cover == Cover::some;
   if (some_) {
     read_mask(h, queries);

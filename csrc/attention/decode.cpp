@@ -142,7 +142,6 @@ void run_split(const Plan& plan, int64_t b, int64_t g, Range keys, const Part& p
 }
 
 // The splits of one key head, combined in their order: out and lse.
-template <class T>
 void combine(const Plan& plan, int64_t b, int64_t g, float* parts) {
   const Problem& p = plan.p;
   for (int64_t r = 0; r < plan.rows; ++r) {
@@ -168,8 +167,11 @@ void combine(const Plan& plan, int64_t b, int64_t g, float* parts) {
     const bool empty = row_sum == 0;
     if (empty)
       for (int64_t c = 0; c < plan.e; ++c) sum[c] = 0;  // 0 · NaN of a value would leak otherwise
-    T* out = static_cast<T*>(plan.call.out.data) + plan.call.out.at(at.b, at.h, at.i);
-    store_row(sum, out, p.e(), empty ? 0.0f : plan.dropout.grow / row_sum);
+    const View& out = plan.call.out;
+    dispatch_dtype(out.dtype, [&](auto* type) {
+      store_row(sum, static_cast<decltype(type)>(out.data) + out.at(at.b, at.h, at.i), p.e(),
+                empty ? 0.0f : plan.dropout.grow / row_sum);
+    });
     const int64_t row = (at.b * p.h() + at.h) * p.i() + at.i;
     if (plan.call.row_max) plan.call.row_max[row] = row_max;
     if (plan.call.row_sum) plan.call.row_sum[row] = row_sum;
@@ -191,7 +193,7 @@ bool decode_as(const Forward& f) {
     run_split<T>(plan, b, g, plan.split_keys(b, job % plan.splits), Part(plan, parts.get() + job * floats));
   };
   const auto join = [&](int64_t head, int) {
-    combine<T>(plan, head / p.g(), head % p.g(), parts.get() + head * plan.splits * floats);
+    combine(plan, head / p.g(), head % p.g(), parts.get() + head * plan.splits * floats);
   };
   return parallel(jobs, plan.threads, one) && parallel(heads, plan.threads, join);
 }

@@ -36,7 +36,7 @@ struct Problem {
 
 struct Forward {
   Problem problem;
-  View out;              // b h i e, last axis dense
+  View out;              // b h i e, last axis dense; float32 or the type of the query
   float* lse = nullptr;  // b h i, contiguous; natural logarithm; −inf where nothing is allowed
   // b h i, or absent: lse in two parts, which stay exact where scores are huge. In log2 units:
   // lse·log2(e) = row_max + log2(row_sum)
@@ -45,9 +45,10 @@ struct Forward {
 
 struct Backward {
   Problem problem;
-  View out;
+  // b h i e, last axis dense, float32 for every type of query: Σ_e out·grad_out is subtracted from numbers
+  // of its own size, where the rounding of a half type would be most of what is left
+  View out, grad_out;
   const float* lse = nullptr;
-  View grad_out;                    // b h i e, last axis dense
   const float* grad_lse = nullptr;  // b h i contiguous, or absent: dS = P∘(dP − D + dlse)
   View grad_query, grad_key, grad_value;
   View grad_bias;                // float32 in the shape b h i j with stride 0 where bias broadcasts, or absent

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_REVISION = 3
+_REVISION = 4
 """of the interface of the kernels; csrc/bindings.cpp has the same number"""
 
 _missing = "the C++ kernels were not built (no C++ compiler was found at install time)"
@@ -76,8 +76,8 @@ def transform() -> str | None:
     return None
 
 
-def outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Empty tensors for the output and the log-sum-exp.
+def outputs(query: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Empty tensors for the output, of a type, and for the log-sum-exp.
 
     Where the query is a `b i h d` projection seen as `b h i d`, the output is laid out alike, so
     that joining the heads before the output projection copies nothing.
@@ -86,8 +86,8 @@ def outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     e = value.shape[3]
     lse = query.new_empty((b, h, i), dtype=torch.float32)
     if query.stride(1) < query.stride(2):
-        return query.new_empty((b, i, h, e)).transpose(1, 2), lse
-    return query.new_empty((b, h, i, e)), lse
+        return query.new_empty((b, i, h, e), dtype=dtype).transpose(1, 2), lse
+    return query.new_empty((b, h, i, e), dtype=dtype), lse
 
 
 def dense_last(tensor: Tensor) -> Tensor:

@@ -3,6 +3,10 @@
     limelight::attend            q, k, v, ...            → out `b h i e`, lse `b h i`
     limelight::attend_backward   the same, out, lse, ... → gradients of q, k, v, bias, slopes
 
+The ops give out in float32 for every type of query, for the sake of gradients: Σ_e out·grad_out is
+subtracted from numbers of its own size, where the rounding of out to a half type would be most of
+what is left. `attend` rounds it.
+
 Everything that a call may vary is an argument; a mask comes as a program of whole numbers with the
 tables that it reads (`mask.Lowered`).
 """
@@ -37,10 +41,11 @@ def forward(
     query: Tensor, key: Tensor, value: Tensor,
     bias: Tensor | None, slopes: Tensor | None, seed: Tensor | None,
     tables: Sequence[Tensor], program: Sequence[int], scale: float, softcap: float, dropout: float,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Run the kernel."""
+    """Run the kernel, which gives its output in float32 or in the type of the query."""
     query, key, value = dense_last(query), dense_last(key), dense_last(value)
-    out, lse = outputs(query, value)
+    out, lse = outputs(query, value, dtype)
     try:
         _kernels.forward(
             query, key, value, bias, None if slopes is None else slopes.contiguous(),
@@ -65,7 +70,7 @@ def _number(seed: Tensor | None) -> int:
 
 
 def _fake(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return outputs(dense_last(query), value)
+    return outputs(dense_last(query), value, torch.float32)
 
 
 def _gradients(
@@ -164,11 +169,13 @@ def _refuse(_ctx: Any, *_grads: Any) -> tuple[Any, ...]:
     )
 
 
-def _forward_with_lens(buffers: Buffers, *inputs: Any) -> tuple[Tensor, Tensor]:
+def _forward_with_lens(
+    buffers: Buffers, *inputs: Any, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     """Run the kernel with a lens, which fills the buffers."""
     query, key, value, bias, slopes, seed, tables, program, scale, softcap, dropout = inputs
     query, key, value = dense_last(query), dense_last(key), dense_last(value)
-    out, lse = outputs(query, value)
+    out, lse = outputs(query, value, dtype)
     try:
         _kernels.lens_forward(
             query, key, value, bias, None if slopes is None else slopes.contiguous(),
@@ -258,18 +265,25 @@ torch.library.register_vmap(
 
 def attend_with_lens(buffers: Buffers, *call: Any) -> tuple[Tensor, Tensor]:
     """The output and the log-sum-exp of a plain call, and the statistics in the buffers."""
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call[:6]):
-        return AttendWithLens.apply(buffers, *call)
-    return _forward_with_lens(buffers, *call)
+    dtype = call[0].dtype
+    if not _differentiated(call):
+        return _forward_with_lens(buffers, *call, dtype=dtype)
+    out, lse = AttendWithLens.apply(buffers, *call)
+    return out.to(dtype), lse
 
 
 def attend(*call: Any) -> tuple[Tensor, Tensor]:
     """`limelight::attend`, by the shortest way that serves."""
-    tensors = call[:6]
-    if not eager(*tensors):
-        return torch.ops.limelight.attend(*call)
-    if torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in tensors
-    ):
-        return Attend.apply(*call)
-    return forward(*call)
+    dtype = call[0].dtype
+    if not eager(*call[:6]):
+        out, lse = torch.ops.limelight.attend(*call)
+    elif _differentiated(call):
+        out, lse = Attend.apply(*call)
+    else:
+        return forward(*call, dtype=dtype)
+    return out.to(dtype), lse
+
+
+def _differentiated(call: tuple[Any, ...]) -> bool:
+    """Whether a gradient may be asked for."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call[:6])
