@@ -191,6 +191,27 @@ def check_whole(name: str, value: int, least: int = 1, most: int | None = None) 
     return number
 
 
+def check_flag(name: str, value: bool) -> bool:
+    """The value as a bool, if it is one thing that is true or false: also numpy's, or a tensor's.
+
+    >>> check_flag("is_causal", 1)
+    True
+    """
+    if isinstance(value, bool):
+        return value
+    try:
+        # Texts, lists and None are true or false to Python, and never meant so here.
+        if value is not None and hasattr(value, "__bool__"):
+            return bool(value)
+    except (TypeError, ValueError, RuntimeError):  # a tensor of several
+        pass
+    raise OptionError(f"{name} must be True or False, found {_kind_of(value)}")
+
+
+def _kind_of(value: object) -> str:
+    return f"a tensor {shape_text(value)}" if isinstance(value, Tensor) else repr(value)
+
+
 def check_table(name: str, value: object, kind: torch.dtype) -> Tensor:
     """The value as a tensor of this type, if it is one or nested sequences of even lengths."""
     if isinstance(value, Tensor):

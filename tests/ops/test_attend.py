@@ -23,6 +23,7 @@ from limelight.errors import (
     ShapeError,
     UnavailableError,
 )
+from limelight.ops.attend import look, run
 from limelight.ops.backends import native, tiled
 from limelight.ops.backends import torch_fused as torch_kernels
 from limelight.ops.masks.padding import Padding
@@ -283,6 +284,57 @@ def test_a_sink_is_not_lost_among_very_low_scores() -> None:
         # One key against a sink: its score and the sink are the same but for q·k.
         share = torch.sigmoid(((q * k[:, :, :1]).sum(-1) / 8**0.5 + low) - low)
         torch.testing.assert_close(seen.dense()[..., 0], share, atol=1e-2, rtol=0)
+
+
+LOW = [-1e9, 1e9, -1.05e9, -3e38, 7e30]
+
+
+@pytest.mark.parametrize("impl", ["native", "tiled", "reference"])
+@pytest.mark.parametrize("low", LOW)
+def test_a_sink_shares_with_several_keys_as_low_as_itself(
+    impl: str, low: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log-sum-exp of six keys at −1e9 is −1e9 in float32: the sink drew 1/2 instead of 1/7."""
+    q, k, v = (x(2, 4, 6, 8) for _ in range(3))
+    sinks = torch.full((4,), low, requires_grad=True)
+    monkeypatch.setattr(tiled, "TILE", 1 << 6)
+    problem = check_problem(q, k, v, bias=torch.full((6, 6), low), sinks=sinks)
+    out, total = run(problem, impl)
+    expected = v.mean(2, keepdim=True).expand_as(v) * 6 / 7
+    torch.testing.assert_close(out, expected)
+    assert torch.allclose(total, torch.full((2, 4, 6), low))
+    # d share / d sink = −share · (1 − share)
+    (grad,) = torch.autograd.grad(out.sum(), sinks)
+    torch.testing.assert_close(grad, -(v.sum((0, 2, 3)) * 6 / 49), atol=1e-4, rtol=1e-4)
+    out, seen = look(problem, ll.Lens(top=2, entropy=True), impl)
+    torch.testing.assert_close(out, expected)
+    sevenths = torch.full((2, 4, 6, 6), 1 / 7)
+    torch.testing.assert_close(seen.top.weights, sevenths[..., :2])
+    torch.testing.assert_close(seen.entropy, -(sevenths * sevenths.log()).sum(-1))
+    torch.testing.assert_close(seen.dense(), sevenths)
+    torch.testing.assert_close(seen.tile(slice(1, 3), slice(2, 5)), sevenths[:, :, 1:3, 2:5])
+
+
+@pytest.mark.parametrize("low", [-1e9, -1.05e9, 0.0])
+def test_a_link_cut_among_very_low_scores_takes_its_weight_along(low: float) -> None:
+    q, k, v = (x(2, 4, 6, 8) for _ in range(3))
+    call = ll.AttentionCall(q, k, v, bias=torch.full((6, 6), low))
+    before = call.attend(lens=ll.Lens())[1].dense()
+    out, seen = call.without([(1, 0)], renormalise=False).attend(lens=ll.Lens(top=1))
+    before[:, :, 1, 0] = 0.0
+    torch.testing.assert_close(seen.dense(), before)
+    torch.testing.assert_close(out, before @ v)
+
+
+@pytest.mark.parametrize("impl", ["native", "tiled", "reference"])
+def test_a_given_normaliser_of_nothing_leaves_the_sink(impl: str) -> None:
+    """log(exp(−∞) + exp(sink)) is the sink; it gave NaN."""
+    q, k, v = (x(1, 2, 6, 8) for _ in range(3))
+    sinks, nothing = torch.tensor([0.3, -2.0]), torch.full((1, 2, 6), -torch.inf)
+    problem = check_problem(q, k, v, sinks=sinks, lse=nothing)
+    expected = check_problem(q, k, v, lse=sinks.view(1, 2, 1).expand(1, 2, 6))
+    for found, exact in zip(run(problem, impl), run(expected, "reference"), strict=True):
+        torch.testing.assert_close(found, exact)
 
 
 @pytest.mark.parametrize("lens", [None, ll.Lens(top=1)])

@@ -15,6 +15,7 @@ import limelight as ll
 from limelight.errors import FileError, OptionError, ShapeError
 from limelight.insight.summary import summary
 from limelight.seeing.look import look
+from limelight.seeing.recording.join import cut_out
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.stored import checksum
 from limelight.seeing.recording.tokens import place_tokens
@@ -432,3 +433,13 @@ def test_wrong_questions_are_answered_in_words(rec, minilm):
         twice.find("a")
     with pytest.raises(ShapeError, match=r"expected \(h, n, n\) with n = 2 words"):
         Recording.of_weights([torch.eye(3)[None]], ["a", "b"])
+
+
+def test_what_is_cut_out_of_a_call_is_normalised_once():
+    """A sink beside a given log-sum-exp was counted twice."""
+    x, given = torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6)
+    call = ll.AttentionCall(x, x, x, sinks=torch.tensor([0.5, 2.0]), lse=given)
+    _, seen = call.attend(lens=ll.Lens(top=1))
+    for keys in (range(6), range(2, 6)):
+        part = cut_out(seen, range(1, 5), keys).dense()
+        torch.testing.assert_close(part, seen.dense()[:, :, 1:5, keys.start :])

@@ -281,3 +281,16 @@ def test_in_a_notebook_steps_fold_and_tokens_stay_text():
     assert page.count("<details open>") == 1
     assert "<b>bold" not in page
     assert f"<td>{float(rec.weights(3, 1)[0, 0]):.4f}</td>" in page
+
+
+@pytest.mark.parametrize("options", [{"sinks": torch.tensor([0.5, -1.0])}, {}])
+def test_the_steps_of_a_call_that_something_else_draws_from_too(options: dict[str, torch.Tensor]):
+    """They showed rows that sum to 1, where the call's own did not."""
+    x = torch.randn(1, 2, 4, 8)
+    call = ll.AttentionCall(x, x, x, **options).without([(1, 0)], renormalise=bool(options))
+    _, seen = call.attend(lens=ll.Lens(top=1))
+    recording = ll.Recording.of_weights([seen.dense()[0]], list("abcd"))
+    steps = replace(recording, layers=(seen,)).steps(0, 1)
+    torch.testing.assert_close(steps["weights"].value, seen.dense()[0, 1])
+    torch.testing.assert_close(steps["share"].value, seen.dense()[0, 1].sum(-1))
+    assert steps["weights"].formula == "share_i · softmax of each row of masked"

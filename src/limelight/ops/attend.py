@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast, overload
 
 import torch
@@ -11,6 +12,7 @@ from limelight.errors import OptionError, UnavailableError
 from limelight.ops.backends import native
 from limelight.ops.backends.protocol import Wanted
 from limelight.ops.backends.registry import Choice, Implementation, Name, choose
+from limelight.ops.backends.tiled import exact_log_sum_exp
 from limelight.ops.bias import Alibi
 from limelight.ops.kernels import transformed
 from limelight.ops.lens.seen import Seen
@@ -127,6 +129,14 @@ def run(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor
     output, lse = choose(problem, impl, Wanted(lse=True))[0].attend(problem)
     assert lse is not None
     return output, lse
+
+
+def normaliser(problem: Problem) -> Tensor:
+    """What normalises the rows of a checked problem: `b h i`, float64 where the device has it."""
+    plain = replace(problem, sinks=None, lse=None)
+    own, rest = exact_log_sum_exp(plain, run(plain)[1])
+    wide = own if own.device.type == "mps" else own.double()
+    return problem.total(wide + rest)
 
 
 def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[Tensor, Seen]:

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from limelight.checks import check_plain, check_same_device, check_whole
 from limelight.errors import OptionError, UnavailableError
-from limelight.ops.attend import attend, look, prepare
+from limelight.ops.attend import attend, look, normaliser, prepare
 from limelight.ops.attend import run as compute
 from limelight.ops.bias import Alibi
 from limelight.ops.call_sites import CallSites
@@ -173,11 +173,12 @@ class AttentionCall:
     def normaliser(self) -> Tensor:
         """What the rows of this call are normalised by: `b h i`, its log-sum-exp unless changed.
 
-        Computing it takes as long as the call itself.
+        In float64, where the device has it: in float32 log n is lost among large scores. Computing
+        it takes as long as the call itself.
         """
         token = _computing.set(True)
         try:
-            return compute(self.replace(dropout=0.0)._problem())[1]
+            return normaliser(self.replace(dropout=0.0)._problem())
         finally:
             _computing.reset(token)
 

@@ -7,7 +7,14 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from limelight.checks import check_rank, check_same_device, check_shape, check_tensor, shape_text
+from limelight.checks import (
+    check_flag,
+    check_rank,
+    check_same_device,
+    check_shape,
+    check_tensor,
+    shape_text,
+)
 from limelight.errors import DtypeError, OptionError, ShapeError, UnavailableError
 from limelight.ops.attend import attend, autocast_type
 from limelight.ops.calls import AttentionCall, intercepted, run, run_seen
@@ -67,6 +74,9 @@ class MultiheadAttention(nn.MultiheadAttention):
         and the mask for said: query i sees keys 0 ... i, so that the keys of `add_bias_kv` and
         `add_zero_attn`, which come last, are hidden too. So it is here, and no mask is read.
         """
+        need_weights = check_flag("need_weights", need_weights)
+        average_attn_weights = check_flag("average_attn_weights", average_attn_weights)
+        is_causal = check_flag("is_causal", is_causal)
         if is_causal and attn_mask is None:
             raise OptionError("is_causal=True needs attn_mask, as in torch.nn.MultiheadAttention")
         self._check(query, key, value, key_padding_mask, attn_mask)

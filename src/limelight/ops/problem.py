@@ -84,29 +84,52 @@ class Problem:
             tensor is not None and tensor.requires_grad for tensor in tensors
         )
 
-    def share(self, own: Tensor, region: Region | None = None) -> tuple[Tensor, Tensor]:
-        """How much of each row its keys draw, and what normalises it, by its own log-sum-exp.
+    def share(
+        self, own: Tensor, rest: Tensor | float = 0.0, region: Region | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """How much of each row its keys draw, and what normalises it.
 
         Args:
-            own: `b h i`, or those of the region.
+            own: `b h i`, or those of the region: the rows' own log-sum-exp.
+            rest: what its rounding lost. At −1e9 float32 has steps of 64, and no place for log n.
             region: the queries that are meant; all unless given.
         """
         # A row without keys has −∞ for its own: it stays zero whatever it is normalised by.
         empty = own == -torch.inf
-        total, share = own, torch.ones_like(own)
-        if self.lse is not None:
-            lse = self.lse
-            if region is not None:
-                lse = lse[region.batches, region.heads][:, :, region.row_index]
-            total = lse.to(own.dtype)
-            share = torch.exp(own.masked_fill(empty, 0.0) - total.masked_fill(empty, 0.0))
-        if self.sinks is not None:
-            sinks = self.sinks if region is None else self.sinks[region.heads]
-            sinks = sinks[:, None].to(own.dtype)
+        held = own.masked_fill(empty, 0.0)
+        lse, sinks = self._lse(region), self._sinks(region)
+        share = torch.ones_like(own)
+        if lse is not None:
+            # A float32 log-sum-exp was rounded as `own` is, and the rest vanishes in the sum; one
+            # in float64 was not, and keeps it.
+            exact = torch.promote_types(own.dtype, lse.dtype)
+            larger = lse.to(exact).masked_fill(empty, 0.0)
+            if sinks is not None:  # log(exp(lse) + exp(sink)) = larger − log(sigmoid(|lse − sink|))
+                sinks = sinks.to(exact)
+                apart = torch.where(larger == sinks, 0.0, larger - sinks).abs()
+                share, larger = torch.sigmoid(apart), torch.maximum(larger, sinks)
+            share = share * torch.exp(held.to(exact) + rest - larger)
+        elif sinks is not None:
             # Not exp(own − total): among large numbers the total is own again, the sink lost.
-            share = share * torch.sigmoid(total.masked_fill(empty, 0.0) - sinks)
-            total = torch.logaddexp(total, sinks)
-        return share.masked_fill(empty, 0.0), total
+            share = torch.sigmoid(held - sinks.to(own.dtype) + rest)
+        return share.to(own.dtype).masked_fill(empty, 0.0), self.total(own, region)
+
+    def total(self, own: Tensor, region: Region | None = None) -> Tensor:
+        """What normalises the rows, by their own log-sum-exp and in its precision: `b h i`."""
+        lse, sinks = self._lse(region), self._sinks(region)
+        total = own if lse is None else lse.to(own.dtype)
+        return total if sinks is None else torch.logaddexp(total, sinks.to(own.dtype))
+
+    def _lse(self, region: Region | None) -> Tensor | None:
+        if self.lse is None or region is None:
+            return self.lse
+        return self.lse[region.batches, region.heads][:, :, region.row_index]
+
+    def _sinks(self, region: Region | None) -> Tensor | None:
+        """`h 1`"""
+        if self.sinks is None:
+            return None
+        return (self.sinks if region is None else self.sinks[region.heads])[:, None]
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from limelight.checks import (
     check_broadcast,
+    check_flag,
     check_groups,
     check_number,
     check_plain,
@@ -53,8 +54,9 @@ def scaled_dot_product_attention(
     >>> torch.allclose(ll.scaled_dot_product_attention(q, k, v, is_causal=True), theirs, atol=1e-5)
     True
     """
+    enable_gqa = check_flag("enable_gqa", enable_gqa)
     lead, query, key, value = _four_axes(query, key, value, enable_gqa)
-    mask = causal(diagonal=0) if is_causal else None
+    mask = causal(diagonal=0) if check_flag("is_causal", is_causal) else None
     bias = None
     if is_causal_bias(attn_mask):
         b, h, i, _ = query.shape

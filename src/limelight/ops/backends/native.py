@@ -7,6 +7,7 @@ from torch import Tensor
 
 from limelight.ops.backends.native_lens import Buffers, by_rows_only, scaled
 from limelight.ops.backends.protocol import Wanted
+from limelight.ops.backends.tiled import exact_log_sum_exp
 from limelight.ops.kernels import eager, kernels, missing, transform
 from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.masks.mask import Lowered
@@ -52,9 +53,9 @@ def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statis
     statistics = buffers.statistics(own.detach(), problem.extent)
     if problem.rows_sum_to_one:
         return output, statistics
-    output, total = _shared(problem, output, own)
-    share, _ = problem.share(own.detach())
-    return output, scaled(statistics, share.detach(), total.detach())
+    share, total = _share(problem, own)
+    statistics = scaled(statistics, share.detach(), total.detach())
+    return output * share[..., None].to(output.dtype), statistics
 
 
 def _arguments(problem: Problem) -> tuple[object, ...]:
@@ -72,8 +73,17 @@ def _shared(problem: Problem, output: Tensor, own: Tensor) -> tuple[Tensor, Tens
     """Rows that sum to 1, made to sum to their share."""
     if problem.rows_sum_to_one:
         return output, own
-    share, total = problem.share(own)
+    share, total = _share(problem, own)
     return output * share[..., None].to(output.dtype), total
+
+
+def _share(problem: Problem, own: Tensor) -> tuple[Tensor, Tensor]:
+    """As `Problem.share`; what the kernels' float32 loses of a large `own` is made good."""
+    if problem.lse is not None and problem.lse.dtype != torch.float64:
+        return problem.share(own)  # rounded alike: what both lost cancels
+    beside = problem.total(torch.full_like(own, -torch.inf)).detach()
+    own, rest = exact_log_sum_exp(problem, own, beside)
+    return problem.share(own, rest)
 
 
 def attend_plain(

@@ -50,11 +50,7 @@ def attend_region(
 ) -> tuple[Tensor, Tensor]:
     """The output and the normaliser of some rows, which see all keys; a lens may look on."""
     masked = scores(problem, region)
-    weights, own = normalise(masked)
-    total = own
-    if not problem.rows_sum_to_one:
-        share, total = problem.share(own, region)
-        weights = weights * share[..., None]
+    weights, total = shared(problem, masked, region)
     value = wide(problem.value[region.batches, groups(problem, region)])
     if collector is not None:
         norms = None
@@ -128,6 +124,34 @@ def normalise(masked: Tensor) -> tuple[Tensor, Tensor]:
     weights = torch.softmax(filled, dim=-1).masked_fill(empty, 0.0)
     lse = torch.logsumexp(filled, dim=-1)
     return weights, lse.masked_fill(empty.squeeze(-1), float("-inf"))
+
+
+def shared(problem: Problem, masked: Tensor, region: Region | None = None) -> tuple[Tensor, Tensor]:
+    """The weights that a call's keys draw beside its sinks, and what normalises its rows.
+
+    As `normalise`, which it is where there are no sinks and no log-sum-exp is given.
+    """
+    weights, own = normalise(masked)
+    if problem.rows_sum_to_one:
+        return weights, own
+    share, total = problem.share(own, lost(masked, own), region)
+    return weights * share[..., None], total
+
+
+@torch.no_grad()
+def lost(masked: Tensor, lse: Tensor) -> Tensor:
+    """What a log-sum-exp lost when it was rounded: `b h i j`, `b h i` → `b h i`.
+
+        (max_j s_ij − lse_i) + log Σ_j exp(s_ij − max_j s_ij)
+
+    Among large scores that is all of the logarithm: at −1e9 float32 has steps of 64.
+    """
+    if not masked.shape[-1]:
+        return torch.zeros_like(lse)
+    finite = lse.isfinite()
+    highest = torch.where(finite, masked.amax(-1), 0.0)
+    log_sum = torch.exp(masked - highest[..., None]).sum(-1).log()
+    return torch.where(finite, (highest - lse) + log_sum, 0.0)
 
 
 def mix(weights: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:

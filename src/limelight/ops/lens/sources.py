@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from limelight.ops.backends.reference import normalise, scores
+from limelight.ops.backends.reference import scores, shared
 from limelight.ops.backends.tiled import TILE
 from limelight.ops.masks.region import Region, part_of_table
 from limelight.ops.problem import Problem
@@ -70,15 +70,15 @@ class Recomputed:
             region = self._region(rows, columns)
             masked = scores(self.problem, region)
             if len(columns) == self.problem.extent.j:
-                weights, own = normalise(masked)
-            else:
-                highest, total = self._row_sums(rows)
-                weights = torch.exp(masked - highest[..., None]) / total[..., None]
-                weights = weights.masked_fill((total == 0)[..., None], 0.0)
-                own = torch.where(total == 0, -torch.inf, highest + total.log())
+                return shared(self.problem, masked, region)[0]
+            highest, total = self._row_sums(rows)
+            weights = torch.exp(masked - highest[..., None]) / total[..., None]
+            weights = weights.masked_fill((total == 0)[..., None], 0.0)
             if self.problem.rows_sum_to_one:
                 return weights
-            share, _ = self.problem.share(own, region)
+            own = torch.where(total == 0, -torch.inf, highest + total.log())
+            rest = torch.where(own.isfinite(), (highest - own) + total.log(), 0.0)
+            share, _ = self.problem.share(own, rest, region)
             return weights * share[..., None]
 
     def _region(self, rows: Tensor, columns: range) -> Region:

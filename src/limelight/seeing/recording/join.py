@@ -115,13 +115,15 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
     if problem.mask is not None and (rows.stop, keys.stop) != (i, j):
         raise UnavailableError(f"queries {rows} and keys {keys} do not end where the call ends")
     run, columns = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
+    # What keys that are left out drew is in what normalised the rows, and so is what sinks drew.
+    lse, sinks = (problem.lse, problem.sinks) if len(keys) == j else (seen.lse, None)
     part = replace(
         problem,
         query=problem.query[:, :, run],
         key=problem.key[:, :, columns],
         value=problem.value[:, :, columns],
-        lse=seen.lse[:, :, run] if len(keys) < j or problem.lse is not None else None,
-        sinks=problem.sinks if len(keys) == j else None,
+        lse=None if lse is None else lse[:, :, run],
+        sinks=sinks,
     )
     old, lse = seen.statistics, seen.lse[:, :, run]
 

@@ -64,7 +64,7 @@ class Attended(NamedTuple):
     def of(cls, problem: Problem) -> Attended:
         """By the reference, whatever implementation ran."""
         scores = reference.scores(problem)
-        weights, _ = reference.normalise(scores)
+        weights, _ = reference.shared(problem, scores)
         value = reference.wide(problem.value)
         heads = reference.mix(weights, value, reference.allowed(problem, reference.whole(problem)))
         return cls(scores[0], weights[0], heads[0])
@@ -166,13 +166,19 @@ def _attention(
         masked += " where mask is 1, −∞ where it is 0"
         mask = allowed.expand(problem.extent)[0, head].to(weights.dtype)
         added.append(Step("mask", f"1 where {problem.mask.name()} lets a token look", "i j", mask))
+    softmax, sums, shares = "softmax of each row of masked", weights.sum(-1), list[Step]()
+    if not problem.rows_sum_to_one:
+        by = "a given log-sum-exp" if problem.lse is not None else "its keys and a sink"
+        shares = [Step("share", f"what its keys draw of a row normalised by {by}", "i", sums)]
+        softmax = f"share_i · {softmax}"
     return [
         Step("scores", "Q · Kᵀ", "i j", similarity),
         Step("scaled", _scaled_formula(problem.scale), "i j", similarity * problem.scale),
         *added,
         Step("masked", masked, "i j", attended.scores[head]),
-        Step("weights", "softmax of each row of masked", "i j", weights),
-        Step("row sums", "Σ_j weights_ij", "i", weights.sum(-1)),
+        *shares,
+        Step("weights", softmax, "i j", weights),
+        Step("row sums", "Σ_j weights_ij", "i", sums),
         Step("weighted values", "weights · V", "i e", attended.heads[head]),
     ]
 

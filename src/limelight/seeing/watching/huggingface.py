@@ -251,8 +251,7 @@ def _configured(module: nn.Module, name: str) -> bool:
 @torch.no_grad()
 def _dense_weights(problem: Problem) -> Tensor:
     """All weights as one tensor, without gradient as those of a `Seen` are: `b h i j`."""
-    weights, own = reference.normalise(reference.scores(problem))
-    return weights * problem.share(own)[0][..., None]
+    return reference.shared(problem, reference.scores(problem))[0]
 
 
 def _mask_and_bias(
