@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from limelight.errors import OptionError
+from limelight.ops.uncompiled import WRAPPED, written
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 _ENDING = re.compile(r"(?<=_)\d+(?=\.|$)")
@@ -89,8 +90,8 @@ class CallSites:
     def __init__(self, model: nn.Module) -> None:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model must be a torch.nn.Module, found {type(model).__name__}")
-        self.model = model
-        self.paths = _paths(model)
+        self.model = written(model)
+        self.paths = _paths(self.model)
         """all names of each module; under another name for the whole stack it is the same"""
         self._layers = _layers(itertools.chain.from_iterable(self.paths.values()))
         self._shared = _shared_stacks(self.paths, self._layers)
@@ -215,6 +216,9 @@ def is_within(path: str, around: str) -> bool:
 def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
+        if written(module) is not module:  # the parts of what torch.compile made follow
+            continue
+        path = ".".join(name for name in path.split(".") if name != WRAPPED)
         known = paths.setdefault(module, [])
         if not known or stack_and_layer(known[0])[0] == stack_and_layer(path)[0]:
             known.append(path)
@@ -224,7 +228,8 @@ def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
 def _may_attend(module: nn.Module) -> bool:
     """Whether a module may call attention: PyTorch's own without parts of their own do not."""
     plain = type(module).__module__.startswith("torch.nn.modules")
-    return not plain or isinstance(module, nn.MultiheadAttention) or any(module.children())
+    has_parts = next(module.children(), None) is not None
+    return not plain or isinstance(module, nn.MultiheadAttention) or has_parts
 
 
 def _layers(paths: Iterable[str]) -> dict[str, tuple[str, int | None]]:

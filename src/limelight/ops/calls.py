@@ -44,6 +44,7 @@ from limelight.ops.masks.counts import counts
 from limelight.ops.masks.links import without
 from limelight.ops.masks.mask import Mask, as_mask
 from limelight.ops.problem import Problem
+from limelight.ops.uncompiled import uncompiled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,7 +283,7 @@ def intercept(
         model: only calls of modules within this model are handed over, and they say which module
             of it makes them (`path`, `stack`, `layer`, `occurrence`). All calls unless given.
             PyTorch's own (`F.scaled_dot_product_attention`, `nn.MultiheadAttention`) are among
-            them.
+            them. What is compiled by `torch.compile` runs uncompiled meanwhile, in all threads.
         locate: in place of a model: says who makes a call, or None to let it pass.
 
     >>> import torch, limelight as ll
@@ -308,7 +309,7 @@ def intercept(
         following = TorchCalls() if locate is None else nullcontext()
     token = _entries.set((*_entries.get(), _Entry(interceptor, locate)))
     try:
-        with following:
+        with uncompiled(), following:
             yield
     finally:
         _entries.reset(token)
@@ -322,14 +323,14 @@ def _locate(sites: CallSites, call: AttentionCall) -> AttentionCall | None:
 def intercepted() -> bool:
     """Whether anyone intercepts attention calls in this context.
 
-    A compiled function is not intercepted: there is no Python to call when it runs.
+    A graph is made without interceptors: within their blocks compiled functions run uncompiled.
     """
     return not torch.compiler.is_compiling() and bool(_entries.get())
 
 
 def computing() -> bool:
     """Whether a call is being computed: attention that PyTorch is asked for then is part of it."""
-    return _computing.get()
+    return not torch.compiler.is_compiling() and _computing.get()
 
 
 def run(call: AttentionCall) -> Tensor:

@@ -53,7 +53,9 @@ def serving() -> Generator[None]:
 
     Every `F.scaled_dot_product_attention` and `nn.MultiheadAttention` that this thread runs, in any
     module: the same numbers within rounding, at our speed. What limelight does not serve (nested
-    tensors, weights asked for, other devices' types) is computed by PyTorch as before.
+    tensors, weights asked for, other devices' types) is computed by PyTorch as before. Functions
+    that `torch.compile` compiled are compiled once more, with limelight's kernels in the graph in
+    place of `F.scaled_dot_product_attention`; `nn.MultiheadAttention` stays PyTorch's in them.
 
     >>> import torch, limelight as ll
     >>> layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
@@ -159,7 +161,7 @@ def _multi_head(
 ) -> tuple[Tensor, Tensor | None]:
     needs_weights = options.get("need_weights", True)
     if not intercepted():
-        if needs_weights:
+        if needs_weights or torch.compiler.is_compiling():
             return func(*args, **options)
         return _multi_head_by(scaled_dot_product_attention, args, options)
     if not needs_weights:

@@ -22,6 +22,9 @@ from limelight.seeing.watching.stacks import is_cross
 _BY_WINDOW = ("led", "longformer")
 """Families whose encoders give back a weight for each place in a window, not for each token."""
 
+_SAMPLING = "Deformable"
+"""In the names of modules whose weights are those of points that they sample, not of tokens."""
+
 FAILED = (
     "limelight.watch asked {} for its attention weights (output_attentions=True), for it computes "
     "attention by itself. If it runs without and fails with it, its attention cannot be seen."
@@ -61,8 +64,9 @@ def asked_for_weights(model: nn.Module, record: Record) -> Generator[None]:
         if not hasattr(output, "keys"):
             return None
         by_window = getattr(getattr(part, "config", None), "model_type", "") in _BY_WINDOW
+        by_point = any(_SAMPLING in type(module).__name__ for module in part.modules())
         for label, layers in _fields(output):
-            if by_window and label in ("self", "encoder"):
+            if (by_window and label in ("self", "encoder")) or (by_point and is_cross(label)):
                 continue
             for layer, weights in enumerate(layers):
                 if _are_weights(weights, cached=cached or is_cross(label)):

@@ -15,6 +15,7 @@ from limelight.fields import checked
 from limelight.ops.calls import intercept
 from limelight.ops.lens.spec import Lens
 from limelight.ops.torch_calls import torch_calls_of
+from limelight.ops.uncompiled import written
 from limelight.seeing.choice import LENS
 from limelight.seeing.watching.huggingface import switched
 from limelight.seeing.watching.returned import asked_for_weights
@@ -48,7 +49,8 @@ def watch(
     can be seen is named by a warning when the block ends.
 
     Args:
-        model: a module that is neither compiled nor scripted.
+        model: a module that is not scripted. One that is compiled by `torch.compile`, in whole or
+            in part, runs uncompiled within the block: the same numbers, more slowly.
         lens: what to note of the weights.
         layers: the layers to record, by number; all unless given.
         heads: the heads to record, by number; all unless given.
@@ -65,6 +67,7 @@ def watch(
     torch.Size([1, 4, 5, 5])
     """
     _check_model(model)
+    model = written(model)
     watched = Watched(model, lens, layers, heads)
 
     def begin(module: nn.Module, path: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
@@ -90,8 +93,3 @@ def _check_model(model: object) -> None:
         name = f"the module {path!r}" if path else "the model"
         if isinstance(module, torch.jit.ScriptModule):
             raise UnavailableError(f"{name} is scripted or traced: watch the module it was made of")
-        if getattr(module, "_compiled_call_impl", None) or hasattr(module, "_orig_mod"):
-            raise UnavailableError(
-                f"{name} is compiled by torch.compile, whose graph cannot be watched: watch the "
-                "module before it is compiled (of a compiled one, module._orig_mod)"
-            )
