@@ -15,41 +15,11 @@ struct TopK {
     for (int64_t t = 0; t < count; ++t) value[t] = 0, key[t] = -1;
   }
 
-  // What a value must exceed to be taken: the least one that is held.
-  float bar() const {
-    vf least = splat(kInfinity);
-    for (int64_t t = 0; t < count; t += W) least = vmin(held(t), least);
-    return hmin(least);
-  }
-
-  // Takes the place of the least one; `least` is the bar. Gives the new bar.
-  float put(float x, int64_t at, float least) const {
-    vf rest = splat(kInfinity);
-    int64_t place = -1;
-    for (int64_t t = 0; t < count; t += W) {
-      vf here = held(t);
-      const uint32_t equal = place < 0 ? lane_bits(here == least) : 0;
-      if (equal) {
-        place = t + __builtin_ctz(equal);
-        here = select(iota() == static_cast<int32_t>(place - t), splat(x), here);
-      }
-      rest = vmin(here, rest);
-    }
-    value[place] = x, key[place] = at;
-    return hmin(rest);
-  }
-
   // Offers the values row[0 … n) at keys j0 …; n is a multiple of W.
   void offer(const float* row, int64_t n, int64_t j0) const {
-    float least = bar();
-    int64_t t = 0;
-    for (; t + kBatch * W <= n; t += kBatch * W) {
-      vi above = load(row + t) > least;
-#pragma GCC unroll 16
-      for (int u = 1; u < kBatch; ++u) above |= load(row + t + u * W) > least;
-      if (any_lane(above)) least = take(row, t, kBatch, j0, least);
-    }
-    if (t < n) take(row, t, (n - t) / W, j0, least);
+    if (count <= W) return offer_to(InRegisters<1>(*this), row, n, j0);
+    if (count <= 2 * W) return offer_to(InRegisters<2>(*this), row, n, j0);
+    offer_to(InMemory(*this), row, n, j0);
   }
 
   void scale(float factor) const {
@@ -73,22 +43,119 @@ struct TopK {
  private:
   static constexpr int kBatch = 64 / W;  // vectors whose comparisons fill a word
 
-  // Those of `vectors` from row[t] that are above the bar. One word for many, because every test that may go
-  // either way costs more than a comparison. Gives the new bar.
-  [[gnu::noinline]] float take(const float* row, int64_t t, int64_t vectors, int64_t j0, float least) const {
-    uint64_t above = 0;
-    for (int64_t u = 0; u < vectors; ++u)
-      above |= static_cast<uint64_t>(lane_bits(load(row + t + u * W) > least)) << u * W;
-    for (; above; above &= above - 1) {
-      const int64_t at = t + __builtin_ctzll(above);
-      if (row[at] > least) least = put(row[at], j0 + at, least);  // the bar may have risen since
+  // The values held, as a scan needs them: `bar`, which a new one must exceed, and `put`, which lets it take the
+  // place of the least. A few stay in registers: a put waits for the one before, and memory between the two would
+  // be most of its time.
+  template <int N>
+  struct InRegisters {
+    const TopK& top;
+    vf values[N];
+    float least, bar;
+
+    explicit InRegisters(const TopK& top) : top(top) {
+      for (int v = 0; v < N; ++v) values[v] = top.vector(v * W);
+      bar = least = least_of(values);
     }
-    return least;
+
+    // Of a new row most values need not be looked at one by one: `count` of them reach the least of as many maxima
+    // over disjoint parts.
+    void raise_bar(const float* row, int64_t n) {
+      if (least != 0 || n < 2 * N * W) return;
+      vf maxima[N] = {};
+      for (int64_t t = 0; t + N * W <= n; t += N * W)
+        for (int v = 0; v < N; ++v) maxima[v] = vmax(load(row + t + v * W), maxima[v]);
+      bar = just_below(N == 1 ? reached(maxima[0]) : least_of(maxima));
+    }
+
+    LIMELIGHT_INLINE void put(float x, int64_t at) {
+      int place = 0;
+      for (int v = N - 1; v >= 0; --v)
+        if (const uint32_t equal = lane_bits(values[v] == least)) place = v * W + __builtin_ctz(equal);
+      for (int v = 0; v < N; ++v) values[v] = select(iota() + v * W == place, splat(x), values[v]);
+      top.key[place] = at;
+      least = least_of(values);
+      bar = least > bar ? least : bar;
+    }
+
+    void save() const {
+      for (int v = 0; v < N; ++v)
+        if (top.count > v * W) store_some(top.value + v * W, values[v], top.count - v * W);
+    }
+
+    template <int parts = W>
+    float reached(vf maxima) const {
+      if constexpr (parts > 1)
+        if (parts / 2 >= top.count) return reached<parts / 2>(vmax(maxima, exchange<parts / 2>(maxima)));
+      return hmin(maxima);
+    }
+  };
+
+  struct InMemory {
+    const TopK& top;
+    float bar;
+
+    explicit InMemory(const TopK& top) : top(top) { update(); }
+    void raise_bar(const float*, int64_t) const {}
+    void put(float x, int64_t at) {
+      int64_t place = 0;
+      while (top.value[place] != bar) ++place;
+      top.value[place] = x, top.key[place] = at;
+      update();
+    }
+    void save() const {}
+
+    void update() {
+      vf rest = splat(kInfinity);
+      for (int64_t t = 0; t < top.count; t += W) rest = vmin(top.vector(t), rest);
+      bar = hmin(rest);
+    }
+  };
+
+  template <class Held>
+  static void offer_to(Held held, const float* row, int64_t n, int64_t j0) {
+    held.raise_bar(row, n);
+    int64_t t = 0;
+    for (; t + kBatch * W <= n; t += kBatch * W) {
+      vi above = load(row + t) > held.bar;
+#pragma GCC unroll 16
+      for (int u = 1; u < kBatch; ++u) above |= load(row + t + u * W) > held.bar;
+      if (any_lane(above)) take(row, t, kBatch, j0, held);
+    }
+    if (t < n) take(row, t, (n - t) / W, j0, held);
+    held.save();
   }
 
-  vf held(int64_t t) const {
+  // Those of `vectors` from row[t] that exceed the bar. One word for many, because every test that may go either
+  // way costs more than a comparison.
+  template <class Held>
+  static void take(const float* row, int64_t t, int64_t vectors, int64_t j0, Held& held) {
+    uint64_t above = 0;
+    for (int64_t u = 0; u < vectors; ++u)
+      above |= static_cast<uint64_t>(lane_bits(load(row + t + u * W) > held.bar)) << u * W;
+    for (; above; above &= above - 1) {
+      const int64_t at = t + __builtin_ctzll(above);
+      if (row[at] > held.bar) held.put(row[at], j0 + at);  // it may have risen since
+    }
+  }
+
+  // Values t … t + W, +∞ where there are no more.
+  vf vector(int64_t t) const {
     if (t + W <= count) return load(value + t);
     return select(iota() < static_cast<int32_t>(count - t), load_partial(value + t, count - t), splat(kInfinity));
+  }
+  // The next float below a positive one; 0 below 0.
+  static float just_below(float x) {
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    bits -= x > 0;
+    std::memcpy(&x, &bits, sizeof bits);
+    return x;
+  }
+  template <int N>
+  static float least_of(const vf (&values)[N]) {
+    vf least = values[0];
+    for (int v = 1; v < N; ++v) least = vmin(values[v], least);
+    return hmin(least);
   }
   static vf vmin(vf a, vf b) { return -vmax(-a, -b); }
   static float hmin(vf v) { return -hmax(-v); }

@@ -50,19 +50,31 @@ LIMELIGHT_INLINE vi iota() {
 LIMELIGHT_INLINE vf select(vi which, vf yes, vf no) { return which ? yes : no; }
 LIMELIGHT_INLINE vf vabs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
+// Lane t ^ step in place of each lane t.
+template <int step>
+LIMELIGHT_INLINE vf exchange(vf v) {
+#ifdef __clang__
+  return [&]<size_t... lane>(std::index_sequence<lane...>) {
+    return __builtin_shufflevector(v, v, (lane ^ step)...);
+  }(std::make_index_sequence<W>());
+#else
+  return __builtin_shuffle(v, iota() ^ step);
+#endif
+}
+
+// All lanes combined, in a tree.
+template <int step = W / 2, class Combine>
+LIMELIGHT_INLINE float combined(vf v, const Combine& combine) {
+  if constexpr (step == 0)
+    return v[0];
+  else
+    return combined<step / 2>(combine(v, exchange<step>(v)), combine);
+}
 LIMELIGHT_INLINE float hsum(vf v) {
-  float lane[W];
-  std::memcpy(lane, &v, sizeof v);
-  for (int half = W / 2; half; half /= 2)
-    for (int t = 0; t < half; ++t) lane[t] += lane[t + half];
-  return lane[0];
+  return combined(v, [](vf a, vf b) { return a + b; });
 }
 LIMELIGHT_INLINE float hmax(vf v) {
-  float lane[W];
-  std::memcpy(lane, &v, sizeof v);
-  for (int half = W / 2; half; half /= 2)
-    for (int t = 0; t < half; ++t) lane[t] = lane[t] > lane[t + half] ? lane[t] : lane[t + half];
-  return lane[0];
+  return combined(v, [](vf a, vf b) { return vmax(a, b); });
 }
 
 // 2^x within 1.7e-7 for x ≤ 127, of N vectors side by side: their chains of dependent steps overlap.

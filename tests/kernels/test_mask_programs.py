@@ -23,7 +23,7 @@ def links(*pairs: tuple[int, int]) -> Tensor:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, program: Program, tables: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    out, lse = outputs(q, v)
+    out, lse = outputs(q, v, q.dtype)
     _kernels.forward(q, k, v, None, None, tables, program, 0.2, 0.0, 0.0, 0, out, lse)
     return out, lse
 
