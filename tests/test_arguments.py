@@ -12,6 +12,8 @@ import limelight as ll
 
 X = torch.randn(1, 2, 6, 8)
 MODEL = ll.Decoder(ll.Config.gpt2(vocabulary=8, width=8, layers=1, heads=2, context=8))
+BLOCK = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8))
+MANY = torch.ones(2, 2)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,38 @@ DOORS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: ll.causal().dense(2, device="x"), "device must name one"),
     (lambda _: ll.AttentionCall(X, X, X).without([(1, 0)], heads=True), "each head must be"),
     (lambda _: ll.AttentionCall(X, X, X).scaled(torch.tensor([float("nan")])), "at least 0"),
+    (lambda _: ll.attend(X, X, X, dropout=MANY), "dropout must be at least 0 .* found tensor"),
+    (lambda _: ll.attend(X, X, X, scale=MANY), r"found tensor\(\[\[1., 1.\], \[1., 1.\]\]\)$"),
+    (lambda _: ll.attend_linear(X, X, X, causal=MANY), "causal must be True or False"),
+    (lambda _: ll.scaled_dot_product_attention(X, X, X, is_causal=MANY), "is_causal must be True"),
+    (lambda _: ll.scaled_dot_product_attention(X, X, X, enable_gqa="x"), "enable_gqa must be True"),
+    (lambda _: ll.MultiheadAttention(8, 2)(X[0], X[0], X[0], need_weights=MANY), "need_weights"),
+    (lambda _: ll.MultiheadAttention(8, 3), "refuses this: embed_dim must be divisible"),
+    (lambda _: ll.AttentionCall(X, X, X).attend(lens=[]), "lens must be a Lens, found list"),
+    (lambda _: ll.AttentionCall(X, X, X).without([(1, 0)], renormalise=MANY), "renormalise must"),
+    (lambda _: ll.Lens(columns=torch.tensor(1.5)), "columns must be a sequence of keys"),
+    (lambda _: ll.Lens(columns=[MANY]), "columns must be whole numbers"),
     (lambda _: ll.Attention(8, heads=2)(None), "x must be a torch.Tensor, found NoneType"),
+    (lambda _: ll.Attention(8, heads=2, output=MANY), "output must be True or False"),
+    (lambda _: ll.Attention(8, heads=2)(X[0], rotation=3), "rotation must be a Rotation, found 3"),
+    (lambda _: ll.Attention(8, heads=2)(X[0], cache=True), "cache must be a KeyValues, found True"),
+    (lambda _: ll.Block(None, ll.FeedForward(8)), "attention must be an Attention, found None"),
+    (lambda _: ll.Block(ll.Attention(8, heads=2), 3), "feedforward must be a FeedForward"),
+    (lambda _: BLOCK(MANY), r"x has shape \(2, 2\), expected \(b, n, m = 8\)"),
+    (lambda _: BLOCK(X[0], cache=[]), r"cache must be a BlockCache, found \[\]"),
+    (lambda _: ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8), norm=3), "norm must be a"),
+    (lambda _: ll.FeedForward(8, activation=[]), "activation must be one of"),
+    (lambda _: ll.RelativeBias(2, both_ways=MANY), "both_ways must be True or False"),
+    (lambda _: ll.RelativeBias(2)(1.5, 2), "queries must be a whole number"),
+    (lambda _: ll.sinusoidal(torch.arange(2), 1 << 70), "width must be a whole number of at most"),
+    (lambda _: ll.Rotary(4)(None), "positions must be a torch.Tensor"),
+    (lambda _: ll.Rotary(4)(X), r"positions has shape \(1, 2, 6, 8\), expected \(b, n\) or \(n\)"),
+    (lambda _: MODEL(torch.tensor([[1]]), cache=3), "cache must be a Cache, found 3"),
+    (lambda _: ll.save(MODEL, "a\0b"), "cannot be the name of a file"),
+    (lambda _: ll.load("\ud800"), "cannot be the name of a file"),
+    (lambda _: ll.load_weights(MODEL, {"x": 3}), r"weights\['x'\] must be a torch.Tensor"),
+    (lambda _: ll.look("a", "y" * 300), "no such file or folder"),
+    (lambda _: ll.cutting(MODEL, torch.tensor(1)).__enter__(), "links must be a list"),
     (lambda _: ll.FeedForward(None), "width must be a whole number"),
     (lambda _: ll.FeedForward(1 << 60), "a matrix of .* cannot be"),
     (lambda _: ll.FeedForward(8)(None), "x must be a torch.Tensor"),

@@ -205,11 +205,7 @@ def check_flag(name: str, value: bool) -> bool:
             return bool(value)
     except (TypeError, ValueError, RuntimeError):  # a tensor of several
         pass
-    raise OptionError(f"{name} must be True or False, found {_kind_of(value)}")
-
-
-def _kind_of(value: object) -> str:
-    return f"a tensor {shape_text(value)}" if isinstance(value, Tensor) else repr(value)
+    raise OptionError(f"{name} must be True or False, found {value!r}")
 
 
 def check_table(name: str, value: object, kind: torch.dtype) -> Tensor:

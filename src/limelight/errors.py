@@ -6,6 +6,10 @@ from __future__ import annotations
 class LimelightError(ValueError):
     """An error that the caller can fix: the message names what was found and what was expected."""
 
+    def __str__(self) -> str:
+        """One line, whatever was found: the text of a tensor has several."""
+        return " ".join(line.strip() for line in super().__str__().splitlines())
+
 
 class ShapeError(LimelightError):
     """A tensor has the wrong rank or a size that does not fit the others."""

@@ -65,6 +65,12 @@ def check_path(path: str | Path) -> Path:
     """The path, if it is one: what else a caller may give has no file."""
     if not isinstance(path, str | os.PathLike):
         raise OptionError(f"a path must be a text or a Path, found {path!r}")
+    try:
+        written = os.fsencode(path)
+    except UnicodeEncodeError:
+        written = b"\0"
+    if b"\0" in written:
+        raise OptionError(f"{path!r} cannot be the name of a file")
     return Path(path)
 
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from limelight.checks import check_whole
 from limelight.errors import OptionError
-from limelight.fields import check_value
 from limelight.insight.runner import layer_of, through_the_seam
 from limelight.ops.attend import attend
 from limelight.ops.calls import AttentionCall, intercept
@@ -100,8 +99,11 @@ Cuts = dict[int, dict[int, dict[int, list[int]]]]
 
 def _by_layer(links: Iterable[Link]) -> Cuts:
     cuts: Cuts = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    check_value("links", links, Iterable)
-    for link in links:
+    try:
+        several = list(links)
+    except TypeError:  # also a tensor of one number, which has no length
+        raise OptionError(f"links must be a list, found {links!r}") from None
+    for link in several:
         if not isinstance(link, Link):
             raise OptionError(f"links must be Links, found {link!r}")
         for name in ("layer", "head", "query", "key"):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from limelight.checks import (
+    check_flag,
     check_number,
     check_positive,
     check_probability,
@@ -18,6 +19,7 @@ from limelight.checks import (
     shape_text,
 )
 from limelight.errors import OptionError, ShapeError
+from limelight.fields import check_value
 from limelight.layers.cache import KeyValues
 from limelight.layers.linear import Linear
 from limelight.layers.norm import make_norm
@@ -99,6 +101,7 @@ class Attention(nn.Module):
         self.value_rank, self.heads_see = value_rank, heads_see
         self.scale, self.softcap, self.dropout = scale, softcap, dropout
         self._check(bias)
+        output = check_flag("output", output)
         q, k, v = self._sizes()
         self.inputs: nn.Linear | HeadLinear
         if heads_see == "slice":
@@ -163,6 +166,10 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What attention is run on: query `b h i d`, key `b g j d`, value `b g j e`, as views."""
         self._check_tokens("x", x)
+        if rotation is not None:
+            check_value("rotation", rotation, Rotation)
+        if cache is not None:
+            check_value("cache", cache, KeyValues)
         if memory is not None:
             return self._project_memory(x, memory, rotation, cache)
         if self.heads_see == "slice":

@@ -9,8 +9,9 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.checks import check_probability
-from limelight.errors import OptionError
+from limelight.checks import check_probability, check_tensor, shape_text
+from limelight.errors import OptionError, ShapeError
+from limelight.fields import check_value
 from limelight.layers.attention import Attention
 from limelight.layers.cache import BlockCache
 from limelight.layers.feedforward import FeedForward
@@ -70,6 +71,11 @@ class Block(nn.Module):
             raise OptionError(f"order must be 'pre', 'post', 'late' or 'sandwich', found {order!r}")
         if order == "sandwich" and cross is not None:
             raise OptionError("order='sandwich' goes without attention to a memory")
+        check_value("attention", attention, Attention)
+        check_value("feedforward", feedforward, FeedForward)
+        check_value("cross", cross, Attention | None)
+        if not callable(norm):
+            raise OptionError(f"norm must be a function of a width, found {norm!r}")
         width = attention.width
         if feedforward.width != width or (cross is not None and cross.width != width):
             raise OptionError(f"every layer of a block must have width {width} as its attention")
@@ -106,6 +112,12 @@ class Block(nn.Module):
         cache: BlockCache | None = None,
     ) -> Tensor:
         """`b n m` → `b n m`; mask, bias and rotation go to self-attention, memory_mask to cross."""
+        check_tensor("x", x)
+        if x.ndim != 3 or x.shape[-1] != self.attention.width:
+            shape = f"(b, n, m = {self.attention.width})"
+            raise ShapeError(f"x has shape {shape_text(x)}, expected {shape}")
+        if cache is not None:
+            check_value("cache", cache, BlockCache)
         own, other = (None, None) if cache is None else cache
         attention = partial(self.attention, mask=mask, bias=bias, rotation=rotation, cache=own)
         x = self._around(x, self.attention_norm, attention, self.attention_out_norm)

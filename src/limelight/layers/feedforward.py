@@ -64,7 +64,7 @@ class FeedForward(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             kinds = ", ".join(map(repr, ACTIVATIONS))
             raise OptionError(f"activation must be one of {kinds}, found {activation!r}")
         self.width = check_whole("width", width)

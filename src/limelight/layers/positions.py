@@ -10,8 +10,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from limelight.checks import check_tensor, check_whole
+from limelight.checks import check_flag, check_tensor, check_whole
 from limelight.errors import OptionError
+
+MOST = 1 << 31
+"""Positions, and channels of one: more than any memory holds."""
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:
@@ -26,7 +29,7 @@ def sinusoidal(positions: Tensor, width: int) -> Tensor:
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    if check_whole("width", width) % 2:
+    if check_whole("width", width, 1, MOST) % 2:
         raise OptionError(f"sinusoidal positions need an even width, found {width}")
     check_tensor("positions", positions)
     steps = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device)
@@ -53,6 +56,7 @@ class RelativeBias(nn.Module):
     ) -> None:
         super().__init__()
         check_whole("heads", heads, 1, 1 << 20)
+        both_ways = check_flag("both_ways", both_ways)
         side = check_whole("buckets", buckets, 1, 1 << 20) // (2 if both_ways else 1)
         if side < 2 or (both_ways and buckets % 2):
             raise OptionError(f"relative positions need at least 4 buckets, even, found {buckets}")
@@ -82,6 +86,8 @@ class RelativeBias(nn.Module):
 
     def forward(self, queries: int, keys: int) -> Tensor:
         """The bias `1 h i j`; the last query stands on the last key."""
+        check_whole("queries", queries, 0, MOST)
+        check_whole("keys", keys, 0, MOST)
         device = self.table.device
         rows = torch.arange(queries, device=device)[:, None] + (keys - queries)
         buckets = self.bucket(torch.arange(keys, device=device) - rows)

@@ -21,8 +21,14 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limelight.checks import check_number, check_positive, check_whole
-from limelight.errors import OptionError
+from limelight.checks import (
+    check_number,
+    check_positive,
+    check_tensor,
+    check_whole,
+    shape_text,
+)
+from limelight.errors import OptionError, ShapeError
 from limelight.fields import check_fields, check_value
 
 Pairs = Literal["halves", "interleaved"]
@@ -224,6 +230,9 @@ class Rotary(nn.Module):
 
     def forward(self, positions: Tensor) -> Rotation:
         """The turns of `positions`, whole numbers `b n` or `n`."""
+        check_tensor("positions", positions)
+        if positions.ndim not in (1, 2):
+            raise ShapeError(f"positions has shape {shape_text(positions)}, expected (b, n) or (n)")
         if isinstance(self.scaling, DynamicScaling):
             angles = self._make_angles(int(positions.max()) + 1).to(positions.device)
         else:

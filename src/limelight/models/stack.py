@@ -32,8 +32,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from limelight.checks import shape_text
-from limelight.errors import OptionError, ShapeError
+from limelight.checks import check_tensor, shape_text
+from limelight.errors import DtypeError, OptionError, ShapeError
+from limelight.fields import check_value
 from limelight.layers.attention import Attention, Biases, HeadLinear, Sight
 from limelight.layers.block import Block
 from limelight.layers.cache import Cache
@@ -100,6 +101,9 @@ class Placing(nn.Module):
             return x
         if segments is None:
             return x + self.segments.weight[0]
+        check_tensor("segments", segments)
+        if segments.dtype not in (torch.int64, torch.int32):
+            raise DtypeError(f"segments is {segments.dtype}, expected int64 or int32")
         if segments.shape != inputs.tokens.shape and segments[None].shape != inputs.tokens.shape:
             raise ShapeError(
                 f"segments has shape {shape_text(segments)}, "
@@ -232,6 +236,7 @@ def _make_attention(config: Config, *, heads_see: Sight) -> Attention:
 
 def check_cache(cache: Cache, config: Config, layers: int) -> None:
     """Raise unless the cache was made for a model of this config."""
+    check_value("cache", cache, Cache)
     if len(cache.blocks) != layers or cache.window != config.cache_window:
         raise OptionError(
             f"cache has {len(cache.blocks)} layers and window {cache.window}, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -197,8 +197,11 @@ def prompt_ids(tokens: Tokens | None, prompt: str | Sequence[int]) -> list[int]:
 
 
 def _checked(texts: Sequence[str]) -> list[str]:
-    if not isinstance(texts, Iterable):
-        raise OptionError(f"texts must be a list of them, found {type(texts).__name__}")
+    try:
+        texts = list(texts)
+    except TypeError:  # also a tensor of one number, which has no length
+        kind = type(texts).__name__
+        raise OptionError(f"texts must be a list of them, found {kind}") from None
     for text in texts:
         if not isinstance(text, str):
             raise OptionError(f"a text must be a str, found {type(text).__name__}")
@@ -209,7 +212,7 @@ def _checked(texts: Sequence[str]) -> list[str]:
                 f"a text must be Unicode, found a byte or half a character at "
                 f"character {surrogate.start()}: {text[max(0, surrogate.start() - 10) :][:20]!r}"
             )
-    return list(texts)
+    return texts
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

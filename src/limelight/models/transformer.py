@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from limelight.checks import shape_text
+from limelight.checks import check_tensor, shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.fields import check_value
 from limelight.layers.cache import Cache
@@ -107,6 +107,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Tensor, *, lengths: Sequence[int] | Tensor | None = None) -> Memory:
         """Read a source `b j`."""
+        check_tensor("source", source)
         if source.ndim != 2:
             raise ShapeError(f"source has shape {shape_text(source)}, expected (b, j)")
         inputs = prepare_inputs(source, lengths, reach=full_reach(self.config.window))
@@ -115,6 +116,7 @@ class Transformer(nn.Module):
 
     def decode(self, target: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
         """Hidden states of the target tokens `b i`, which follow those of the cache: `b i m`."""
+        check_tensor("target", target)
         if target.ndim != 2 or target.shape[0] != memory.hidden.shape[0]:
             b = memory.hidden.shape[0]
             raise ShapeError(f"target has shape {shape_text(target)}, expected (b = {b}, i)")

@@ -91,7 +91,8 @@ def attend(
     tensor([[[[1.0000, 0.0000],
               [0.2689, 0.7311]]]])
     """
-    if bias is None and softcap is None and dropout == 0 and lens is None:
+    undropped = isinstance(dropout, float | int) and dropout == 0
+    if bias is None and softcap is None and undropped and lens is None:
         program = () if mask is None else mask.program() if isinstance(mask, Mask) else None
         if program is not None and impl in ("auto", "native"):
             output = native.attend_plain(query, key, value, program, scale)
@@ -141,7 +142,7 @@ def normaliser(problem: Problem) -> Tensor:
 
 def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[Tensor, Seen]:
     """The output of a checked problem, and what the lens saw of its weights."""
-    _check_lens(lens)
+    check_lens(lens)
     if transformed():
         raise UnavailableError(
             "a lens cannot look into torch.compile, torch.vmap or another transform: "
@@ -156,7 +157,8 @@ def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[T
     return output, Seen.of_problem(problem, lens, statistics)
 
 
-def _check_lens(lens: Lens) -> None:
+def check_lens(lens: Lens) -> None:
+    """Raise unless it is one."""
     if not isinstance(lens, Lens):
         raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
 
@@ -179,7 +181,7 @@ def explain_choice(
     """
     problem = prepare(query, key, value, **options)
     if lens is not None:
-        _check_lens(lens)
+        check_lens(lens)
     fitted = None if lens is None else lens.fit(problem.extent)
     backend, reason = choose(problem, impl, Wanted(lse=lens is not None, lens=fitted))
     return Choice(cast(Name, backend.NAME), reason)

@@ -31,9 +31,9 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from limelight.checks import check_plain, check_same_device, check_whole
+from limelight.checks import check_flag, check_plain, check_same_device, check_whole
 from limelight.errors import OptionError, UnavailableError
-from limelight.ops.attend import attend, look, normaliser, prepare
+from limelight.ops.attend import attend, check_lens, look, normaliser, prepare
 from limelight.ops.attend import run as compute
 from limelight.ops.bias import Alibi
 from limelight.ops.call_sites import CallSites
@@ -114,6 +114,7 @@ class AttentionCall:
         """
         if lens is None:
             return self._next()
+        check_lens(lens)
         request = _Request(lens, [])
         output = self.replace(_requests=(*self._requests, request))._next()
         if not request.seen:
@@ -245,7 +246,7 @@ class AttentionCall:
         return self._changed(renormalise, bias=bias)
 
     def _changed(self, renormalise: bool, **changes: Any) -> AttentionCall:
-        if renormalise:
+        if check_flag("renormalise", renormalise):
             return self.replace(**changes)
         return self.replace(lse=self.normaliser(), sinks=None, **changes)
 

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from limelight.checks import check_whole
+from limelight.checks import check_flag, check_whole
 from limelight.errors import OptionError
 from limelight.ops.problem import check_problem
 
@@ -61,6 +61,7 @@ def attend_linear(
     True
     """
     problem = check_problem(query, key, value, scale=scale)
+    causal = check_flag("causal", causal)
     if causal and query.shape[2] != key.shape[2]:
         raise OptionError(
             f"causal=True needs as many queries as keys, found i = {query.shape[2]}, "

@@ -42,7 +42,10 @@ class MultiheadAttention(nn.MultiheadAttention):
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        try:
+            super().__init__(*args, **options)
+        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+            raise OptionError(f"torch.nn.MultiheadAttention refuses this: {error}") from error
         # In eval mode `nn.TransformerEncoderLayer` computes a layer of which this is true by itself
         # and never calls its attention.
         self._qkv_same_embed_dim = False

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from limelight.checks import shape_text
 from limelight.errors import OptionError
 from limelight.fields import check_value
+from limelight.files import check_path, is_file, is_folder
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model, load
@@ -104,10 +105,10 @@ def look(
     check_value("stack", stack, Stack | None)
     if is_picture(text):
         if isinstance(model, str | Path) and is_ours(model):
-            model = _loaded(str(model), _files(Path(model)))
+            model = _loaded(str(model), _files(check_path(model)))
         return look_at_picture(text, model, lens, layers, heads, patch)
     if isinstance(model, str | Path):
-        model = _loaded(str(model), _files(Path(model)))
+        model = _loaded(str(model), _files(check_path(model)))
     if isinstance(model, VisionEncoder):
         raise OptionError(
             f"a VisionEncoder reads pictures (PIL's, an array or a tensor), found "
@@ -182,6 +183,7 @@ def _loaded(name: str, _files: tuple[tuple[str, int, int, int], ...]) -> Model:
 
 def _files(path: Path) -> tuple[tuple[str, int, int, int], ...]:
     """What tells one state of a model's files from another; nothing for the name of a model."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
-    states = ((str(file), file.stat()) for file in files)
+    # Not all the way down: a path may name a folder that is no model's.
+    files = [*path.glob("*"), *path.glob("*/*")] if is_folder(path) else [path]
+    states = ((str(file), file.stat()) for file in sorted(files) if is_file(file))
     return tuple((name, now.st_mtime_ns, now.st_size, now.st_ino) for name, now in states)

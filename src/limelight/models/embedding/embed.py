@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from limelight.checks import check_flag
 from limelight.errors import OptionError, UnavailableError
 from limelight.models.encoder import Encoder
 from limelight.models.heads import mean_pool
@@ -42,7 +43,9 @@ def embed(encoder: Encoder, texts: str | Sequence[str], *, progress: bool | None
     # The longest first: the bar then ends sooner than it promised, not later.
     order = sorted(range(len(ids)), key=lambda place: -len(ids[place]))
     total = sum(map(len, ids))
-    shown = total > LONG and sys.stderr.isatty() if progress is None else progress
+    shown = total > LONG and sys.stderr.isatty()
+    if progress is not None:
+        shown = check_flag("progress", progress)
     with _bar(total, shown=shown) as advance:
         for places in _passes(order, ids):
             result[places] = _vectors(encoder, [ids[place] for place in places])

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from limelight.checks import check_tensor
 from limelight.errors import FileError, OptionError
 from limelight.fields import checked
 from limelight.files import check_path
@@ -121,6 +122,8 @@ def load_weights(
 
 def _shapes(weights: Mapping[str, Tensor] | str | Path) -> dict[str, tuple[int, ...]]:
     if isinstance(weights, Mapping):
+        for name, tensor in weights.items():
+            check_tensor(f"weights[{name!r}]", tensor)
         return {name: tuple(tensor.shape) for name, tensor in weights.items()}
     path = check_path(weights)
     refuse_pickle(path)

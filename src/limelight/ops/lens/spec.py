@@ -36,9 +36,8 @@ tensors of those sizes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -90,13 +89,13 @@ class Lens:
         if self.band is not None:
             check_whole("band", self.band, 0)
         _check_cells(self.map)
-        if not isinstance(self.columns, Iterable):
-            raise OptionError(f"columns must be a sequence of keys, found {self.columns!r}")
-        columns = tuple(self.columns)
-        for column in columns:
-            if isinstance(column, bool) or not isinstance(column, SupportsIndex):
-                raise OptionError(f"columns must be whole numbers, found {column!r}")
-        object.__setattr__(self, "columns", tuple(map(operator.index, columns)))
+        try:
+            columns = tuple(self.columns)
+        except TypeError:  # also a tensor of one number, which has no length
+            raise OptionError(
+                f"columns must be a sequence of keys, found {self.columns!r}"
+            ) from None
+        object.__setattr__(self, "columns", tuple(map(_whole_column, columns)))
 
     def __repr__(self) -> str:
         shown = [
@@ -169,3 +168,13 @@ def _fit_cells(cells: tuple[int, int] | None, extent: Extent) -> tuple[int, int]
     if cells is None:
         return None
     return min(cells[0], max(extent.i, 1)), min(cells[1], max(extent.j, 1))
+
+
+def _whole_column(column: int) -> int:
+    try:
+        number = None if isinstance(column, bool) else operator.index(column)
+    except TypeError:  # no index at all, or a tensor of several
+        number = None
+    if number is None:
+        raise OptionError(f"columns must be whole numbers, found {column!r}")
+    return number
