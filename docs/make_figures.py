@@ -10,9 +10,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import limelight as ll
 from limelight.views import figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).parent / "figures"
 SENTENCE = "The animal didn't cross the street because it was too tired."
@@ -21,18 +25,23 @@ SENTENCE = "The animal didn't cross the street because it was too tired."
 def main() -> None:
     """Draw everything anew."""
     FOLDER.mkdir(exist_ok=True)
-    recording = ll.look(SENTENCE)
-    for name, drawn in (
-        ("heat_map", figure.heat_map(recording, 3, 1)),
-        ("all_heads", figure.all_heads(recording)),
-        ("token_graph", figure.token_graph(recording, 3, 1)),
-        ("head_profile", figure.head_profile(recording)),
-    ):
-        figure.save_figure(drawn, FOLDER / f"{name}.png")
+    for name, each in drawn().items():
+        figure.save_figure(each, FOLDER / f"{name}.png")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "attention.html"
-        recording.save(page)
+        ll.look(SENTENCE).save(page)
         photograph(page)
+
+
+def drawn() -> dict[str, Figure]:
+    """The figures that matplotlib draws, by name."""
+    recording = ll.look(SENTENCE)
+    return {
+        "heat_map": figure.heat_map(recording, 3, 1),
+        "all_heads": figure.all_heads(recording),
+        "token_graph": figure.token_graph(recording, 3, 1),
+        "head_profile": figure.head_profile(recording),
+    }
 
 
 def photograph(page: Path) -> None:

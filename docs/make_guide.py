@@ -13,10 +13,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import limelight as ll
+from limelight.insight.studies.study import Check, Curve, Panel, Study
 from limelight.insight.table import Table
 from limelight.insight.worked.rendering import step_table
 from limelight.insight.worked.slides import save_slides
@@ -58,18 +60,28 @@ def top(query: str, layer: str, head: str) -> str:
 
 def study(name: str) -> str:
     """A study as it was measured last: its verdict, its checks and its figure."""
+    told = read_study(name)
+    claim = told.claim[0].upper() + told.claim[1:].rstrip(".")
+    tables = [replace(told.table(), title=""), *told.tables]
+    parts = [f"**{claim}: {told.verdict}.**", *(table.markdown() for table in tables)]
+    parts.append(f"![{name}](../studies/{name}.png)")
+    return "\n\n".join([*parts, told.notes] if told.notes else parts)
+
+
+def read_study(name: str) -> Study:
+    """A study out of its JSON; its verdict and which checks hold are computed anew."""
     told = json.loads((FOLDER / "studies" / f"{name}.json").read_text(encoding="utf-8"))
-    rows = [
-        (check["what"], f"{check['measured']:.3g}", f"{check['kind']} {check['bound']:.3g}",
-         check["holds"])
-        for check in told["checks"]
-    ]  # fmt: skip
-    table = Table(("what", "measured", "expected", "holds"), rows).markdown()
-    claim = told["claim"].rstrip(".")
-    claim = claim[0].upper() + claim[1:]
-    parts = [f"**{claim}: {told['verdict']}.**"]
-    parts += [table, f"![{name}](../studies/{name}.png)"]
-    return "\n\n".join([*parts, told["notes"]] if told["notes"] else parts)
+    del told["verdict"]
+    for check in told["checks"]:
+        del check["holds"]
+        check["interval"] = check["interval"] and tuple(check["interval"])
+    for panel in told["panels"]:
+        panel["curves"] = [Curve(**curve) for curve in panel["curves"]]
+    for table in told["tables"]:
+        table["columns"] = tuple(table["columns"])
+    kinds = {"checks": Check, "panels": Panel, "tables": Table}
+    made = {name: tuple(kind(**each) for each in told[name]) for name, kind in kinds.items()}
+    return Study(**{**told, **made})
 
 
 def row(query: str, layer: str, head: str, *keys: str) -> str:

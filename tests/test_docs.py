@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image, ImageChops
 
 import limelight as ll
+from limelight.insight.studies.registry import STUDIES
+from limelight.insight.worked.slides import slides
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 
-def _guide() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_guide", DOCS / "make_guide.py")
+def _maker(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -32,7 +38,7 @@ def _guide() -> ModuleType:
 
 
 def test_every_number_and_table_is_current() -> None:
-    guide = _guide()
+    guide = _maker("make_guide")
     made = 0
     for path in guide.pages():
         text = path.read_text(encoding="utf-8")
@@ -40,6 +46,49 @@ def test_every_number_and_table_is_current() -> None:
         assert guide.filled(text) == text, f"{path}: run docs/make_guide.py"
         assert text.count("<!-- made: ") == text.count("<!-- end -->")
     assert made > 30
+
+
+def test_every_figure_shows_what_the_code_draws() -> None:
+    """Each is drawn anew, from the stored numbers where these take minutes, and compared."""
+    guide, figures = _maker("make_guide"), _maker("make_figures")
+    drawn: dict[Path, Figure] = {
+        DOCS / "studies" / f"{name}.png": guide.read_study(name).figure() for name in STUDIES
+    }
+    drawn |= {figures.FOLDER / f"{name}.png": each for name, each in figures.drawn().items()}
+    drawn |= {
+        figures.FOLDER / "worked" / f"{name}.png": each
+        for name, each in slides(ll.worked("apple-phones"))
+    }
+    for folder in (DOCS / "studies", figures.FOLDER / "worked"):
+        assert set(folder.glob("*.png")) <= set(drawn), "a figure that nothing draws"
+    for path, figure in drawn.items():
+        assert _difference(path, figure) < 0.0003, f"{path}: run the docs/make_*.py that draws it"
+
+
+def _difference(path: Path, figure: Figure) -> float:
+    """The share of pixels that are others, fonts drawn a little otherwise left aside."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=200)
+    with Image.open(path) as then, Image.open(buffer) as now:
+        if then.size != now.size:
+            return 1.0
+        apart = ImageChops.difference(then.convert("L"), now.convert("L"))
+    counts = apart.histogram()
+    return sum(counts[64:]) / sum(counts)
+
+
+def test_a_figure_of_other_numbers_is_told_from_the_stored_one() -> None:
+    """One point of one curve a fifth higher is enough."""
+    guide = _maker("make_guide")
+    study = guide.read_study("scaling")
+    path = DOCS / "studies" / "scaling.png"
+    assert _difference(path, study.figure()) < 0.0003
+    first, *others = study.panels
+    curve = next(each for each in first.curves if not each.reference)
+    moved = replace(curve, y=[1.2 * curve.y[0], *curve.y[1:]])
+    curves = [moved if each is curve else each for each in first.curves]
+    other = replace(study, panels=(replace(first, curves=curves), *others))
+    assert _difference(path, other.figure()) > 0.0003
 
 
 def test_every_figure_and_page_that_is_linked_is_there() -> None:

@@ -74,6 +74,7 @@ def test_what_is_wrong_is_said_before_anything_is_run(
     monkeypatch.setattr("limelight.insight.heads.heads", None)  # takes minutes
     for arguments, words in (
         (["heads", "minilm", "--ablate", "induction"], "taken out of a decoder"),
+        (["heads", "smollm2", "--ablate", "inducton"], "role must be one of previous, next, self"),
         (["shift", "saw", TEXT, "--toward", "tools"], "--toward must be NAME=WORD,WORD"),
         (["cause", TEXT, "--token", "it", "--save", "/no/such/folder/x.png"], "/no/such/folder"),
     ):

@@ -158,6 +158,7 @@ def test_minilm_has_the_heads_that_it_is_known_for(roles: HeadRoles) -> None:
     assert "previous" in roles.roles(0, 2)
     assert "next" in roles.roles(1, 8)
     layer, head, score = roles.top("determiner–noun →", 1)[0]
+    assert roles.top("determiner-noun", 1)[0] == (layer, head, score)
     assert score > roles.scores["determiner–noun →"].chance + 0.1
     assert "determiner–noun →" in roles.roles(layer, head)
     assert "induction" not in {
@@ -227,7 +228,7 @@ def test_heads_taken_out_add_nothing() -> None:
         parameter.data.mul_(3)
     model.tokens = Tokens.characters("abcdefghijklmnop")
     score = torch.tensor([[0.1, 0.9, 0.2, 0.0], [0.3, 0.0, 0.1, 0.8]])
-    scores = {"induction": Score(score, score, 0.0, 0.2)}
+    scores = {name: Score(score, score, 0.0, 0.2) for name in ("induction", "first")}
     roles = HeadRoles("small", 1, scores, torch.zeros(2, 4), torch.zeros(2, 4))
     found = ablate_role(model, roles, count=2, draws=3)
     assert found.heads == ((0, 1), (1, 3))
@@ -240,7 +241,9 @@ def test_heads_taken_out_add_nothing() -> None:
     assert found.without != pytest.approx(found.whole, abs=1e-3)
     assert found.costlier_than == sum(found.without > loss for loss in found.random)
     assert found.table().rows[1] == ("without 0·1, 1·3 (induction)", found.without)
-    assert json.loads(found.to_json())["heads"] == [[0, 1], [1, 3]]
+    told = json.loads(found.to_json())
+    assert told["heads"] == [[0, 1], [1, 3]]
+    assert told["roles"]["scores"]["induction"]["held"] == roles.scores["induction"].held.tolist()
     assert "<img" in found._repr_html_()
     with pytest.raises(ll.LimelightError, match="taken out of a decoder"):
         ablate_role(torch.nn.Linear(2, 2), roles)

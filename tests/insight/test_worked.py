@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from latex2mathml.converter import convert
 
 import limelight as ll
 from limelight.cli import main
 from limelight.errors import FileError, LimelightError
 from limelight.insight.worked.parsing import EXAMPLES, known_examples, worked
 from limelight.insight.worked.rendering import FORMATS
-from limelight.insight.worked.slides import save_slides
+from limelight.insight.worked.slides import save_slides, slides
 from limelight.insight.worked.writing import toml
 
 SMALL = """
@@ -244,6 +245,31 @@ def test_formats_hold_every_number() -> None:
     assert latex.count("{") == latex.count("}")
     for name in known_examples():  # pdflatex knows no digit below or above the line
         assert {c for c in FORMATS["latex"](worked(name), 3) if ord(c) > 126} <= {"×"}
+
+
+def test_latex_of_two_layers_is_read(tmp_path: Path) -> None:
+    """No symbol has two exponents and nothing is left open: a reader of LaTeX takes each line."""
+    latex = FORMATS["latex"](worked(written(tmp_path, TWO_LAYERS)), 3)
+    lines = [line for line in latex.splitlines() if line.startswith(r"\[")]
+    assert len(lines) > 20
+    for line in lines:
+        convert(line.removeprefix(r"\[").removesuffix(r"\]").strip())
+    assert r"K^{(1)\top}" in latex
+    assert r"S^{(1)} / \sqrt{2}" in latex
+
+
+def test_what_is_written_on_a_slide_fits_on_it(tmp_path: Path) -> None:
+    """The heading of a masked step of a layer is the longest; the caption grows with the tokens."""
+    tokens = [f"token{place}" for place in range(9)]
+    long = SMALL.replace('["a", "b"]', str(tokens)).replace(
+        "[[1, 0], [0, 2]]", str([[1.25, 0.375]] * 9), 1
+    )
+    (tmp_path / "long").mkdir()
+    for path in (written(tmp_path, TWO_LAYERS), written(tmp_path / "long", long)):
+        for name, figure in slides(worked(path), 3):
+            for text in figure.texts:
+                box = text.get_window_extent()
+                assert 0 < box.x0 < box.x1 < figure.bbox.width or not text.get_text(), name
 
 
 def test_check_says_what_is_wrong_and_exits_so(

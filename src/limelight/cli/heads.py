@@ -25,7 +25,10 @@ def heads(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the probes.")] = 0,
     save: Annotated[
-        Path | None, typer.Option(help="Write the grid or the numbers: .png, .svg, .json, ...")
+        Path | None,
+        typer.Option(
+            help="Write the grid (with --ablate, the losses) or all numbers: .png, .svg, .json, ..."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
@@ -43,9 +46,11 @@ def heads(
     if save is not None:
         check_writable(save)
     texts = None if not corpus else _lines(_checked(corpus))
+    if ablate is not None:
+        insight.find_role(ablate)  # before the heads are measured, which takes minutes
     loaded = load(model)
     if ablate is not None:
-        check_ablatable(loaded)  # before the heads are measured, which takes minutes
+        check_ablatable(loaded)
     result = insight.heads(loaded, texts, seed=seed)
     tables = [result.table(), *([result.head_table()] if each else [])]
     if ablate is None:

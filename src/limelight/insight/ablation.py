@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from limelight.errors import OptionError, UnavailableError
 from limelight.insight.head_measures import repeated_rows
-from limelight.insight.heads import HeadRoles, random_vocabulary
+from limelight.insight.heads import HeadRoles, find_role, random_vocabulary
 from limelight.insight.progress import tracked
 from limelight.insight.result import Result
 from limelight.insight.runner import eval_mode, layer_of, through_the_seam
@@ -66,6 +66,8 @@ class Ablation(Result):
     """without as many others, for each draw"""
     drawn: tuple[tuple[Head, ...], ...]
     """those others"""
+    roles: HeadRoles
+    """what the heads were chosen by"""
 
     @property
     def costlier_than(self) -> int:
@@ -113,8 +115,8 @@ class Ablation(Result):
         return figure
 
     def values(self) -> dict[str, Any]:
-        """All fields."""
-        return vars(self)
+        """All fields, with the roles of every head."""
+        return {**vars(self), "roles": self.roles.values()}
 
 
 def check_ablatable(model: nn.Module) -> Decoder:
@@ -145,6 +147,7 @@ def ablate_role(
     was measured on; the loss is that of the second S.
     """
     model = check_ablatable(model)
+    role = find_role(role, roles.scores)
     chosen = tuple((layer, head) for layer, head, _ in roles.top(role, count))
     others = [
         (layer, head)
@@ -165,7 +168,7 @@ def ablate_role(
         for heads in tracked(sets, "ablating", draws + 2, progress=progress)
     ]
     random, drawn = tuple(losses[2:]), tuple(sets[2:])
-    return Ablation(roles.model, role, chosen, losses[0], losses[1], random, drawn)
+    return Ablation(roles.model, role, chosen, losses[0], losses[1], random, drawn, roles)
 
 
 def repeat_loss(model: Decoder, without: Iterable[Head] = (), *, seed: int = 0) -> float:

@@ -42,6 +42,25 @@ POSITIONS = ("previous", "next", "self", "first", "separator", "local")
 COMMON = ("local", "first", "broad")
 """What many heads do beside whatever else they do."""
 COPYING = ("induction", "duplicate token", "same token", "retrieval")
+ROLES = (*POSITIONS, *COPYING, "broad", *RELATIONS, "semantics")
+"""All that a head may be found to do; the arrow of a relation is found with it."""
+
+
+def find_role(role: str, known: Iterable[str] = ROLES) -> str:
+    """The known role that is meant: a relation may be named with a hyphen and without its arrow.
+
+    >>> find_role("determiner-noun", ["induction", "determiner–noun ←"])
+    'determiner–noun ←'
+    """
+    known = tuple(known)
+    for name in known:
+        if _typed(role) in (_typed(name), _typed(name.rstrip(" →←"))):
+            return name
+    raise OptionError(f"role must be one of {', '.join(known)}, found {role!r}")
+
+
+def _typed(role: str) -> str:
+    return role.replace("–", "-")
 
 
 class Score(NamedTuple):
@@ -118,10 +137,11 @@ class HeadRoles(Result):
 
     def top(self, role: str, n: int = 5) -> list[tuple[int, int, float]]:
         """The n heads with the highest held-out score of a role: layer, head, score."""
-        if role not in self.scores:
-            known = ", ".join(self.scores)
-            raise OptionError(f"role must be one of {known}, found {role!r}")
-        best = self.scores[role].held.flatten().topk(min(n, self.layers * self.heads))
+        best = (
+            self.scores[find_role(role, self.scores)]
+            .held.flatten()
+            .topk(min(n, self.layers * self.heads))
+        )
         return [
             (at // self.heads, at % self.heads, value)
             for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True)

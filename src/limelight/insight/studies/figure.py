@@ -42,8 +42,13 @@ def _draw(axes: Axes, panel: Panel) -> None:
             axes.plot(curve.x, curve.y, "--", color=LIGHT.muted, linewidth=2.5, label=curve.name)
         else:
             small = 4 if len(curve.x) <= _LABELLED else 2
-            axes.plot(curve.x, curve.y, color=colour, marker=mark, markersize=small,
+            ran = len(curve.x) - curve.predicted
+            axes.plot(curve.x[:ran], curve.y[:ran], color=colour, marker=mark, markersize=small,
                       linewidth=1.6, label=curve.name)  # fmt: skip
+            if curve.predicted:  # from the last point that was measured
+                axes.plot(curve.x[ran - 1 :], curve.y[ran - 1 :], ":", color=colour, marker=mark,
+                          markersize=small, markerfacecolor="none", markevery=slice(1, None),
+                          linewidth=1.6)  # fmt: skip
     if panel.log_x:
         axes.set_xscale("log", base=2)
     if panel.log_y:

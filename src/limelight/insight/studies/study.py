@@ -25,22 +25,35 @@ class Check:
     measured: float
     bound: float
     kind: Literal["at least", "at most"]
+    interval: tuple[float, float] | None = None
+    """where the number lies if it is measured again, where it is one that varies, as times do"""
 
     @property
     def holds(self) -> bool:
-        """Whether the bound is kept; a number that is none keeps no bound."""
-        if self.kind == "at least":
-            return self.measured >= self.bound
-        return self.measured <= self.bound
+        """Whether the bound is kept, by all of the interval; a number that is none keeps none."""
+        low, high = self.interval or (self.measured, self.measured)
+        return low >= self.bound if self.kind == "at least" else high <= self.bound
+
+    @property
+    def cells(self) -> tuple[str, str, str, bool]:
+        """What was measured, the number, the bound, whether it is kept: a row of a table."""
+        number = f"{self.measured:.3g}"
+        if self.interval is not None:
+            number += " ({:.3g} to {:.3g})".format(*self.interval)
+        return self.what, number, f"{self.kind} {self.bound:.3g}", self.holds
 
 
-def at_least(what: str, measured: float, bound: float) -> Check:
+def at_least(
+    what: str, measured: float, bound: float, interval: tuple[float, float] | None = None
+) -> Check:
     """The claim predicts a number of at least this.
 
     >>> at_least("share of the nearest key", 0.9, 0.5).holds
     True
+    >>> at_least("time of one / time of the other", 1.1, 1.0, (0.8, 1.3)).holds
+    False
     """
-    return Check(what, float(measured), float(bound), "at least")
+    return Check(what, float(measured), float(bound), "at least", interval)
 
 
 def at_most(what: str, measured: float, bound: float) -> Check:
@@ -62,6 +75,8 @@ class Curve:
     y: Sequence[int | float]
     reference: bool = False
     """whether it is what the others are compared with, rather than measured"""
+    predicted: int = 0
+    """how many of the last points follow from the others and were not measured"""
 
 
 @dataclass(frozen=True)
@@ -94,6 +109,8 @@ class Study(Result):
     panels: tuple[Panel, ...]
     seed: int = 0
     notes: str = ""
+    tables: tuple[Table, ...] = ()
+    """what else is to be read beside the checks"""
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -116,12 +133,11 @@ class Study(Result):
 
     def table(self) -> Table:
         """Each check: what was measured, the bound, whether it is kept."""
-        rows = [
-            (check.what, _digits(check.measured), f"{check.kind} {_digits(check.bound)}",
-             check.holds)
-            for check in self.checks
-        ]  # fmt: skip
-        return Table(("what", "measured", "expected", "holds"), rows, self._summary)
+        return Table(
+            ("what", "measured", "expected", "holds"),
+            [check.cells for check in self.checks],
+            self._summary,
+        )
 
     def figure(self) -> Figure:
         """The curves that were measured, under the claim and its verdict."""
@@ -136,7 +152,7 @@ class Study(Result):
             "name": self.name, "claim": self.claim, "source": self.source,
             "measured": self.measured, "verdict": self.verdict, "checks": checks,
             "panels": self.panels, "seed": self.seed, "notes": self.notes,
-            "details": self.details,
+            "tables": self.tables, "details": self.details,
         }  # fmt: skip
 
     def __rich_console__(
@@ -153,6 +169,7 @@ class Study(Result):
             facts.add_row(Text(name, style="dim"), Text(getattr(self, name)))
         yield Padding(facts, (0, 0, 0, 2))
         yield replace(self.table(), title="")
+        yield from self.tables
         if self.notes:
             yield Text(self.notes + "\n", style="dim")
 
@@ -168,7 +185,3 @@ def exponent(x: Sequence[int | float], y: Sequence[int | float]) -> float:
     mean_y = sum(b for _, b in points) / len(points)
     spread = sum((a - mean_x) ** 2 for a, _ in points)
     return sum((a - mean_x) * (b - mean_y) for a, b in points) / spread
-
-
-def _digits(value: float) -> str:
-    return f"{value:.3g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from html import escape
 
@@ -152,8 +153,8 @@ def _equation(step: Step, decimals: int) -> str:
     symbol = _tex(step.symbol)
     if step.how == "product":
         left, right = step.factors()
-        names = f"{_tex(step.sources[0].symbol)} {_tex(step.sources[1].symbol)}"
-        names += r"^{\top}" if step.transposed else ""
+        turned = step.sources[1].symbol + "ᵀ" * step.transposed
+        names = f"{_tex(step.sources[0].symbol)} {_tex(turned)}"
         return f"{symbol} = {names} = {_matrix(left, decimals)} {_matrix(right, decimals)} = " + (
             _matrix(step.table, decimals)
         )
@@ -161,7 +162,7 @@ def _equation(step: Step, decimals: int) -> str:
         return f"{symbol} = {_matrix(step.table, decimals)}"
     source = ", ".join(_tex(source.symbol) for source in step.sources)
     made = {
-        "scaled": rf"{source} \cdot {float(_ratio(step)):.4g}",
+        "scaled": f"{source} {_tex_scaling(step.scaling)}",
         "masked": rf"\operatorname{{mask}}({source})",
         "weights": rf"\operatorname{{softmax}}({source})",
         "concatenation": rf"\left[{source}\right]",
@@ -170,10 +171,13 @@ def _equation(step: Step, decimals: int) -> str:
     return f"{symbol} = {made} = {_matrix(step.table, decimals)}"
 
 
-def _ratio(step: Step) -> torch.Tensor:
-    before = step.sources[0].table.flatten()
-    place = int(before.abs().argmax())
-    return step.table.flatten()[place] / before[place] if before[place] else torch.tensor(1.0)
+def _tex_scaling(scaling: str) -> str:
+    r"""How scores are scaled, in LaTeX.
+
+    >>> _tex_scaling("/ √2"), _tex_scaling("· 0.5")
+    ('/ \\sqrt{2}', '\\cdot 0.5')
+    """
+    return re.sub(r"√(\d+)", r"\\sqrt{\1}", scaling).replace("·", r"\cdot")
 
 
 def _matrix(table: torch.Tensor, decimals: int) -> str:
@@ -192,9 +196,9 @@ def _tex(symbol: str) -> str:
     low = "".join(c for c in symbol if "₀" <= c <= "₉")
     high = "".join(c for c in symbol if c in "⁰¹²³⁴⁵⁶⁷⁸⁹⁽⁾")
     primes = symbol.count("′") + 2 * symbol.count("″")
-    base, _, under = "".join(c for c in symbol if c not in low + high + "′″").partition("_")
+    base, _, under = "".join(c for c in symbol if c not in low + high + "′″ᵀ").partition("_")
     down, up = (unicodedata.normalize("NFKC", part) for part in (under + low, high))
-    up += r"\prime" * primes
+    up += r"\prime" * primes + r"\top" * symbol.count("ᵀ")
     return base + (f"_{{{down}}}" if down else "") + (f"^{{{up}}}" if up else "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -91,24 +92,30 @@ def slide(step: Step, spot: tuple[int, int], decimals: int = 3) -> Figure:
             )
             left += unit * 0.5
     where = f"{step.where}: " if step.where else ""
-    heading = f"{where}{step.formula}"
-    for y, text, size, colour in (
-        (0.92, heading, 20, LIGHT.ink),
-        (0.85, step.meaning, 12, LIGHT.muted),
-        (0.07, _caption(step, spot, decimals), 13, LIGHT.ask),
-    ):
-        figure.text(
-            0.5,
-            y,
-            text,
-            ha="center",
-            va="center",
-            fontsize=size,
-            color=colour,
-            parse_math=False,
-            fontfamily=fonts_for([text]),
-        )
+    _write(figure, 0.92, _subscripts(f"{where}{step.formula}"), 20.0, LIGHT.ink, math=True)
+    _write(figure, 0.85, step.meaning, 12.0, LIGHT.muted)
+    _write(figure, 0.07, _caption(step, spot, decimals), 13.0, LIGHT.ask)
     return figure
+
+
+def _write(
+    figure: Figure, y: float, text: str, size: float, colour: str, *, math: bool = False
+) -> None:
+    """A line in the middle of a slide, smaller where it would not fit."""
+    line = figure.text(0.5, y, text, ha="center", va="center", fontsize=size, color=colour,
+                       parse_math=math, math_fontfamily="dejavusans",
+                       fontfamily=fonts_for([text]))  # fmt: skip
+    room, width = 0.94 * figure.bbox.width, line.get_window_extent().width
+    line.set_fontsize(min(size, size * room / max(width, 1.0)))
+
+
+def _subscripts(formula: str) -> str:
+    r"""W_Q with its Q below the line, for which there is no letter.
+
+    >>> _subscripts("X · W_Q₁")
+    'X · $\\mathrm{W}_\\mathrm{Q}$₁'
+    """
+    return re.sub(r"\bW_([QKVO])", r"$\\mathrm{W}_\\mathrm{\1}$", formula)
 
 
 def overview(example: Worked) -> Figure:
@@ -214,7 +221,8 @@ def _draw(axes: Axes, panel: _Panel, decimals: int, size: float) -> None:
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=2)
     axes.spines[:].set_color(LIGHT.muted)
-    axes.set_xlabel(panel.symbol, fontsize=min(16.0, size * 1.2), parse_math=False, labelpad=6)
+    axes.set_xlabel(_subscripts(panel.symbol), fontsize=min(16.0, size * 1.2),
+                    math_fontfamily="dejavusans", labelpad=6)  # fmt: skip
 
 
 def _caption(step: Step, spot: tuple[int, int], decimals: int) -> str:

@@ -58,7 +58,7 @@ class Step:
             return f"{_shortened(terms, ' + ')} = {answer}"
         if self.name == "scaled":
             score = number(float(self.sources[0].table[i, j]), decimals)
-            return f"{score} {self._scaling()} = {answer}"
+            return f"{score} {self.scaling} = {answer}"
         if self.name == "masked":
             kept = bool(torch.isfinite(self.table[i, j]))
             return f"allowed: stays {answer}" if kept else "not allowed: becomes −∞"
@@ -73,7 +73,9 @@ class Step:
             return f"{top} / ({_shortened(powers, ' + ')}) = {answer}"
         return ""
 
-    def _scaling(self) -> str:
+    @property
+    def scaling(self) -> str:
+        """What a scaled score is made with: `/ √2`, or `· 0.5` where the example says so."""
         return self.formula.partition("= ")[2].partition(" ")[2]
 
 
