@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from stand_ins import stand_ins
 from torch import nn
 
 import limelight as ll
@@ -37,7 +38,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 BY_HAND: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text("utf-8")
 )
-"""By family: a model's class, its config and the shapes of its inputs."""
+"""By family: a model's class, its config and its inputs; or why it is only read."""
 
 SIZES: dict[str, Any] = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
@@ -170,6 +171,11 @@ def _attends(file: Path) -> bool:
 def seen(family: str, *, explain: bool = False) -> Row:
     """How a family is seen: by running tiny models of it, and of what did not run by its source."""
     homes = _modules(family)
+    with stand_ins(family, homes):
+        return _seen(family, homes, explain=explain)
+
+
+def _seen(family: str, homes: list[Any], *, explain: bool) -> Row:
     parts = {
         name: is_own_attention(part, home)
         for home in homes
@@ -177,7 +183,8 @@ def seen(family: str, *, explain: bool = False) -> Row:
         if isinstance(part, type) and issubclass(part, nn.Module)
         and part.__module__ == home.__name__ and ATTENTION.search(name)
     }  # fmt: skip
-    runs = [watched_run(*by_hand(homes, **BY_HAND[family]))] if family in BY_HAND else []
+    given = BY_HAND.get(family, {})
+    runs = [watched_run(*by_hand(homes, **given))] if "model" in given else []
     tried: list[type[Any]] = []
     for kind in _kinds(homes)[:TRIES]:
         ran = frozenset().union(*(run.ran for run in runs))
@@ -204,7 +211,8 @@ def seen(family: str, *, explain: bool = False) -> Row:
 def _row(family: str, homes: list[Any], parts: dict[str, bool], runs: list[Run]) -> Row:
     # of a family with attention, a model without any (its backbone) says nothing
     runs = [run for run in runs if not parts or run.fused or run.refused or run.ran & parts.keys()]
-    known = "run" if runs else "read"
+    why = BY_HAND.get(family, {}).get("read")
+    known = "run" if runs else f"read: {why}" if why else "read"
     source = "".join(inspect.getsource(home) for home in homes)
     ran = frozenset().union(*(run.ran for run in runs))
     unseen = frozenset().union(*(run.unseen for run in runs))
@@ -219,16 +227,12 @@ def _row(family: str, homes: list[Any], parts: dict[str, bool], runs: list[Run])
     if not fused and not dense:
         # a family without attention of its own is made of others, which AutoModel makes
         fused = (interface and bool(served)) or (not (runs or own) and "AutoModel" in source)
-        dense = not (runs or fused) and bool(
-            re.search(r'output_attentions|"\w*attentions":', source)
-        )
+        dense = False  # of what a model gives back, only a run says whether it is weights of tokens
     unseen |= refused | (own if fused else set())
     if not fused and not dense:
         unseen |= own
         return Row(family, "refused" if unseen else "none", known, ", ".join(sorted(unseen)))
     how = "dense" if dense else "fused"
-    if dense and known == "read":
-        how = "dense or refused"
     return Row(family, f"{how} in part" if unseen else how, known, ", ".join(sorted(unseen)))
 
 
@@ -301,13 +305,15 @@ def tiny(kind: type[Any], variant: dict[str, Any]) -> tuple[nn.Module, dict[str,
 
 
 def by_hand(
-    homes: list[Any], model: str, config: dict[str, Any], inputs: dict[str, list[int]]
+    homes: list[Any], model: str, config: dict[str, Any], inputs: dict[str, Any]
 ) -> tuple[nn.Module, dict[str, Any]]:
     """A model of `families.toml`, and its inputs."""
     kind = next(getattr(home, model) for home in homes if hasattr(home, model))
     torch.manual_seed(0)
 
-    def made(name: str, shape: list[int]) -> Any:
+    def made(name: str, shape: list[int] | dict[str, Any]) -> Any:
+        if isinstance(shape, dict):
+            return torch.tensor(shape["values"])
         if name.endswith("ids"):
             return torch.randint(30, 60, shape)
         return torch.ones(shape) if name.endswith("mask") else torch.rand(shape)
@@ -507,13 +513,11 @@ def page(rows: list[Row]) -> str:
         "- **fused**: `watch` sees every call, exact, out of the kernel.",
         "- **dense**: the model computes attention with a softmax of its own and gives its weights",
         "  back (`output_attentions`): recorded from these, and `recording.made` says so.",
-        "- **dense or refused**: the same by its source; it was not run, so that what it gives",
-        "  back may turn out to be no weights of tokens.",
         "- **in part**: the modules named compute by themselves, unseen; a warning names them.",
         "- **refused**: nothing can be seen of it; a warning or an error says so in words.",
         "- **none**: its models made no attention call.",
-        "- *run*: tiny models with random weights were run; *read*: its source was read, where a",
-        "  model needs packages that are not here, or inputs that a config does not describe.",
+        "- *run*: tiny models with random weights were run; *read*: its source was read, for the",
+        "  reason that is given.",
         "",
         "| family | seen | known by | computes by itself |",
         "|---|---|---|---|",
