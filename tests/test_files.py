@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from limelight import files
 from limelight.errors import FileError
@@ -87,3 +89,11 @@ def test_the_longest_names(tmp_path: Path) -> None:
         check_writable(tmp_path / ("x" * 300))
     assert not files.is_file(tmp_path / ("x" * 300))
     assert not files.is_folder(tmp_path / ("x" * 300))
+
+
+def test_whoever_may_read_other_files_may_read_what_safetensors_writes(tmp_path: Path) -> None:
+    """Their writer makes its own file, readable by its owner alone."""
+    (tmp_path / "plain").touch()
+    with writing(tmp_path / "x.safetensors") as temporary:
+        save_file({"x": torch.ones(2)}, temporary)
+    assert (tmp_path / "x.safetensors").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -40,7 +40,10 @@ def writing(path: str | Path) -> Generator[Path]:
     path = check_path(path)
     temporary = _beside(path)
     try:
+        mode = temporary.stat().st_mode
         yield temporary
+        # Some libraries put a file of their own in its place, which only its owner may read.
+        temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
         raise FileError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from limelight.checks import check_tensor
 from limelight.errors import OptionError, UnavailableError
 from limelight.insight.patching import DecoderPatcher, EncoderPatcher
 from limelight.models.decoder import Decoder
@@ -300,4 +301,7 @@ def _tokenized(
 
 
 def _numbered(inputs: Tensor) -> tuple[str, tuple[Token, ...]]:
+    check_tensor("text", inputs)
+    if not inputs.ndim:
+        raise OptionError("text must be the input of one text, found a tensor of one number")
     return plain_tokens([str(number) for number in range(len(inputs))])
