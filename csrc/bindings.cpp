@@ -1,4 +1,4 @@
-// Python's door to the kernels: read the tensors, let the GIL go, call.
+// The entry points from Python: read the tensors, release the GIL, call the kernel.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -35,8 +35,8 @@ void run(bool (*Kernels::*entry)(Parameters...), Arguments&&... arguments) {
 void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
              nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
              nb::handle lse) {
-  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
-  const Problem& p = made.problem;
+  const AttentionArguments arguments(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+  const Problem& p = arguments.problem;
   const Forward task{p, shaped_view(out, "out", p.query, p.e(), p.query.dtype, Dtype::f32),
                      floats_of(lse, "lse", p.b() * p.h() * p.i())};
   run(&Kernels::forward, task);
@@ -77,9 +77,9 @@ nb::object plain_output(nb::handle q, nb::handle k, nb::handle v, nb::handle pro
     p.scale = PyFloat_AS_DOUBLE(scale.ptr());
     if (!std::isfinite(p.scale)) return nb::none();
   }
-  PyObject* made = PyObject_CallOneArg(names().empty_like.ptr(), q.ptr());
-  if (!made) throw nb::python_error();
-  nb::object out = nb::steal(made);
+  PyObject* allocated = PyObject_CallOneArg(names().empty_like.ptr(), q.ptr());
+  if (!allocated) throw nb::python_error();
+  nb::object out = nb::steal(allocated);
   if (!exchanged_view(out, task.out)) task.out = view_of(out, "out");
   if (task.out.stride[3] != 1) return nb::none();
   const auto lse = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(p.b() * p.h() * p.i()));
@@ -88,7 +88,7 @@ nb::object plain_output(nb::handle q, nb::handle k, nb::handle v, nb::handle pro
   const MaskProgram mask(program_of(program), {}, extent);
   p.mask = mask.mask();
   const double work = double(p.b()) * double(p.h()) * double(p.i()) * double(p.j()) * double(2 * p.d());
-  if (work < kShortWork) {  // over before another thread could take the GIL
+  if (work < kShortWork) {  // shorter than handing the GIL over
     if (!chosen().forward(task)) throw nb::python_error();
   } else {
     run(&Kernels::forward, task);
@@ -97,8 +97,8 @@ nb::object plain_output(nb::handle q, nb::handle k, nb::handle v, nb::handle pro
 }
 
 // attend_plain(query, key, value, program, scale, refuse_gradients), by position only: the output of a call
-// without bias or dropout, and with no mask or one without tables, on plain tensors; or None where anything is out
-// of the ordinary: the long way then serves the call, or says what is wrong with it. A plain C function: reading
+// without bias or dropout, and with no mask or one without tables, on plain tensors; or None for any other
+// call: the general path then serves it, or says what is wrong with it. A plain C function: reading
 // six arguments by nanobind takes a noticeable part of a small call.
 PyObject* attend_plain(PyObject*, PyObject* const* arguments, Py_ssize_t count) noexcept {
   try {
@@ -127,8 +127,8 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::han
               nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
               nb::handle lse, nb::handle grad_out, nb::handle grad_lse, nb::handle grad_query, nb::handle grad_key,
               nb::handle grad_value, nb::handle grad_bias, nb::handle grad_slopes) {
-  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
-  const Problem& p = made.problem;
+  const AttentionArguments arguments(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+  const Problem& p = arguments.problem;
   const int64_t rows = p.b() * p.h() * p.i();
   Backward task;
   task.problem = p;
@@ -141,7 +141,7 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::han
   task.grad_value = shaped_view(grad_value, "grad_value", p.value, p.e(), p.value.dtype);
   if (!grad_bias.is_none()) {
     if (!p.bias) refuse("grad_bias without a bias");
-    task.grad_bias = repeating_view(grad_bias, "grad_bias", made.extent);
+    task.grad_bias = repeating_view(grad_bias, "grad_bias", arguments.extent);
     if (task.grad_bias.dtype != Dtype::f32) refuse("grad_bias must be float32");
   }
   if (!grad_slopes.is_none()) {
@@ -198,8 +198,8 @@ PooledStats pooled_stats_of(const Named& from, const Problem& p) {
 void lens_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
                   nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
                   nb::handle lse, nb::dict row_stats, nb::object pooled_stats) {
-  Call made(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
-  const Problem& p = made.problem;
+  const AttentionArguments arguments(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+  const Problem& p = arguments.problem;
   const int64_t rows = p.b() * p.h() * p.i();
   if (rows == 0) return;
   LensForward task;
@@ -245,7 +245,7 @@ void skinny_gemm(nb::handle x, nb::handle weight, nb::handle bias, nb::handle ou
 
 int64_t count_of(nb::handle tensor) {
   const nb::object count = tensor.attr("numel")();
-  return whole(count.ptr());
+  return int64_of(count.ptr());
 }
 
 double sum_squares(nb::sequence gradients) {

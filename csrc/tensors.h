@@ -1,7 +1,7 @@
 // Tensors as the kernels take them, read from Python and checked against one another.
 //
-// Tensors come in as themselves and are asked for data_ptr, shape, stride and dtype, so no torch header is
-// needed and one build serves every torch.
+// A tensor is read by its Python attributes (data_ptr, shape, stride, dtype): no torch header is needed, and
+// one build serves every torch.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -53,8 +53,8 @@ struct Names {
 };
 
 inline const Names& names() {
-  static const Names* kept = new Names;  // lives as long as the interpreter
-  return *kept;
+  static const Names* instance = new Names;  // lives as long as the interpreter
+  return *instance;
 }
 
 inline nb::object call(nb::handle tensor, const nb::object& method) {
@@ -69,7 +69,7 @@ inline nb::object get(nb::handle tensor, const nb::object& name) {
   return nb::steal(result);
 }
 
-inline int64_t whole(PyObject* number) {
+inline int64_t int64_of(PyObject* number) {
   const long long value = PyLong_AsLongLong(number);
   if (value == -1 && PyErr_Occurred()) throw nb::python_error();
   return value;
@@ -77,7 +77,7 @@ inline int64_t whole(PyObject* number) {
 
 inline void* address(nb::handle tensor) {
   const nb::object number = call(tensor, names().data_ptr);
-  return reinterpret_cast<void*>(whole(number.ptr()));
+  return reinterpret_cast<void*>(int64_of(number.ptr()));
 }
 
 // The view of a plain tensor on the CPU by torch's C functions; false where they or the tensor cannot serve.
@@ -128,8 +128,8 @@ inline View view_of(nb::handle tensor, const char* name) {
   if (!PyTuple_Check(shape.ptr()) || PyTuple_GET_SIZE(shape.ptr()) != 4)
     refuse(std::string(name) + " must have 4 axes");
   for (int axis = 0; axis < 4; ++axis) {
-    view.size[axis] = whole(PyTuple_GET_ITEM(shape.ptr(), axis));
-    view.stride[axis] = whole(PyTuple_GET_ITEM(stride.ptr(), axis));
+    view.size[axis] = int64_of(PyTuple_GET_ITEM(shape.ptr(), axis));
+    view.stride[axis] = int64_of(PyTuple_GET_ITEM(stride.ptr(), axis));
   }
   view.data = address(tensor);
   return view;
@@ -152,8 +152,8 @@ T* elements_of(nb::handle tensor, const char* name, const nb::object& dtype, int
   int64_t dense = 1;
   bool contiguous = true;
   for (Py_ssize_t axis = PyTuple_GET_SIZE(shape.ptr()); axis-- > 0;) {
-    const int64_t size = whole(PyTuple_GET_ITEM(shape.ptr(), axis));
-    contiguous &= size == 1 || whole(PyTuple_GET_ITEM(stride.ptr(), axis)) == dense;
+    const int64_t size = int64_of(PyTuple_GET_ITEM(shape.ptr(), axis));
+    contiguous &= size == 1 || int64_of(PyTuple_GET_ITEM(stride.ptr(), axis)) == dense;
     dense *= size;
   }
   if (!contiguous && dense) refuse(std::string(name) + " must be contiguous");
@@ -173,8 +173,8 @@ inline MaskTable table_of(nb::handle tensor) {
   if (!dtype.is(n.i64) && !dtype.is(n.boolean)) refuse("a mask table must be int64 or bool");
   table.element = dtype.is(n.i64) ? 8 : 1;
   for (Py_ssize_t axis = 0; axis < PyTuple_GET_SIZE(shape.ptr()); ++axis) {
-    table.size.push_back(whole(PyTuple_GET_ITEM(shape.ptr(), axis)));
-    table.stride.push_back(whole(PyTuple_GET_ITEM(stride.ptr(), axis)));
+    table.size.push_back(int64_of(PyTuple_GET_ITEM(shape.ptr(), axis)));
+    table.stride.push_back(int64_of(PyTuple_GET_ITEM(stride.ptr(), axis)));
   }
   table.data = address(tensor);
   return table;
@@ -188,7 +188,7 @@ inline std::vector<MaskTable> tables_of(nb::handle tensors) {
 
 inline std::vector<int64_t> program_of(nb::handle numbers) {
   std::vector<int64_t> program;
-  for (nb::handle number : numbers) program.push_back(whole(number.ptr()));
+  for (nb::handle number : numbers) program.push_back(int64_of(number.ptr()));
   return program;
 }
 
@@ -205,14 +205,15 @@ inline View repeating_view(nb::handle tensor, const char* name, const int64_t (&
 
 // The arguments that forward and backward share, checked against one another. The mask's nodes live as
 // long as this does.
-struct Call {
+struct AttentionArguments {
   View query, key, value;
   int64_t extent[4];
   MaskProgram mask;
   Problem problem;
 
-  Call(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
-       nb::handle program, double scale, double softcap, double dropout, uint64_t seed)
+  AttentionArguments(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes,
+                     nb::handle tables, nb::handle program, double scale, double softcap, double dropout,
+                     uint64_t seed)
       : query(dense_view(q, "query")),
         key(dense_view(k, "key")),
         value(dense_view(v, "value")),
@@ -225,7 +226,7 @@ struct Call {
     problem.mask = mask.mask();
     problem.scale = scale, problem.softcap = softcap, problem.dropout = dropout, problem.seed = seed;
   }
-  Call(const Call&) = delete;
+  AttentionArguments(const AttentionArguments&) = delete;
 
   void check() const {
     if (key.size[0] != extent[0] || value.size[0] != extent[0] || key.size[3] != query.size[3] ||
@@ -267,7 +268,7 @@ struct Named {
   }
   int64_t number(const char* name, int64_t otherwise) const {
     const nb::object value = find(name);
-    return value.is_none() ? otherwise : whole(value.ptr());
+    return value.is_none() ? otherwise : int64_of(value.ptr());
   }
 };
 

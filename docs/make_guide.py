@@ -53,35 +53,35 @@ def weight(query: str, key: str, layer: str, head: str) -> str:
 
 
 def top(query: str, layer: str, head: str) -> str:
-    """Whom a token looks at most in the sentence of the guide."""
+    """What a token attends to most in the sentence of the guide."""
     links = _recording().top(layer=int(layer), head=int(head), token=query)[:4]
     return Table(("token", "weight"), [tuple(link) for link in links]).markdown()
 
 
 def study(name: str) -> str:
     """A study as it was measured last: its verdict, its checks and its figure."""
-    told = read_study(name)
-    claim = told.claim[0].upper() + told.claim[1:].rstrip(".")
-    tables = [replace(told.table(), title=""), *told.tables]
-    parts = [f"**{claim}: {told.verdict}.**", *(table.markdown() for table in tables)]
+    result = read_study(name)
+    claim = result.claim[0].upper() + result.claim[1:].rstrip(".")
+    tables = [replace(result.table(), title=""), *result.tables]
+    parts = [f"**{claim}: {result.verdict}.**", *(table.markdown() for table in tables)]
     parts.append(f"![{name}](../studies/{name}.png)")
-    return "\n\n".join([*parts, told.notes] if told.notes else parts)
+    return "\n\n".join([*parts, result.notes] if result.notes else parts)
 
 
 def read_study(name: str) -> Study:
     """A study out of its JSON; its verdict and which checks hold are computed anew."""
-    told = json.loads((FOLDER / "studies" / f"{name}.json").read_text(encoding="utf-8"))
-    del told["verdict"]
-    for check in told["checks"]:
+    stored = json.loads((FOLDER / "studies" / f"{name}.json").read_text(encoding="utf-8"))
+    del stored["verdict"]
+    for check in stored["checks"]:
         del check["holds"]
         check["interval"] = check["interval"] and tuple(check["interval"])
-    for panel in told["panels"]:
+    for panel in stored["panels"]:
         panel["curves"] = [Curve(**curve) for curve in panel["curves"]]
-    for table in told["tables"]:
+    for table in stored["tables"]:
         table["columns"] = tuple(table["columns"])
     kinds = {"checks": Check, "panels": Panel, "tables": Table}
-    made = {name: tuple(kind(**each) for each in told[name]) for name, kind in kinds.items()}
-    return Study(**{**told, **made})
+    parts = {name: tuple(kind(**each) for each in stored[name]) for name, kind in kinds.items()}
+    return Study(**{**stored, **parts})
 
 
 def row(query: str, layer: str, head: str, *keys: str) -> str:
@@ -91,7 +91,7 @@ def row(query: str, layer: str, head: str, *keys: str) -> str:
 
 
 def compare(query: str, layer: str, head: str) -> str:
-    """Whom a token looks at in the sentence of the guide and in its twin."""
+    """What a token attends to in the sentence of the guide and in its twin."""
     rows = [
         (word, *(f"{token} {weight:.3f}" for token, weight in links[:3]))
         for word in ("tired", "wide")
@@ -144,13 +144,13 @@ MAKERS: dict[str, Callable[..., str]] = {
 def filled(page: str) -> str:
     """A page with everything in it made anew."""
 
-    def made(match: re.Match[str]) -> str:
+    def replacement(match: re.Match[str]) -> str:
         name, *words = match.group(2).split()
         text = MAKERS[name](*words)
         gap = "\n\n" if "\n" in match.group(3) else ""
         return f"{match.group(1)}{gap}{text}{gap}{match.group(4)}"
 
-    return _BLOCK.sub(made, page)
+    return _BLOCK.sub(replacement, page)
 
 
 def pages() -> list[Path]:

@@ -34,42 +34,42 @@ def section(title: str, name: str, roles: HeadRoles) -> str:
     )
 
 
-def ablation(model: ll.Decoder, roles: HeadRoles, found: Ablation) -> str:
+def ablation(model: ll.Decoder, roles: HeadRoles, cost: Ablation) -> str:
     assigned = int(roles.scores["induction"].assigned.sum())
     best = ", ".join(
         f"layer {layer} head {head} ({score:.2f})" for layer, head, score in roles.top("induction")
     )
-    mean = sum(found.random) / len(found.random)
-    middle = median(found.random)
-    more = found.costlier_than
+    mean = sum(cost.random) / len(cost.random)
+    middle = median(cost.random)
+    more = cost.costlier_than
     return (
         "### Ablating the induction heads\n\n"
         f"{assigned} heads have the induction role. The five strongest: {best}.\n\n"
         "The model reads an opening token and 48 random tokens, twice. On the second pass its loss "
-        f"is {found.whole:.2f} nats per token with all heads and {found.without:.2f} without these "
+        f"is {cost.whole:.2f} nats per token with all heads and {cost.without:.2f} without these "
         f"five. Without five others drawn at random it is {mean:.2f} on average, {middle:.2f} in "
-        f"the median ({min(found.random):.2f} to {max(found.random):.2f} over "
-        f"{len(found.random)} draws). Ablating the induction heads costs more than {more} of the "
-        f"{len(found.random)} random draws{exceptions(model, found)}. Zeroing a head also removes "
+        f"the median ({min(cost.random):.2f} to {max(cost.random):.2f} over "
+        f"{len(cost.random)} draws). Ablating the induction heads costs more than {more} of the "
+        f"{len(cost.random)} random draws{exceptions(model, cost)}. Zeroing a head also removes "
         "whatever else it does, and other heads may compensate: the result says that these heads "
         "matter for copying, not that nothing else does."
     )
 
 
-def exceptions(model: ll.Decoder, found: Ablation) -> str:
+def exceptions(model: ll.Decoder, cost: Ablation) -> str:
     """The draws that cost as much, and the head of each that costs most by itself."""
-    said = ""
-    for heads, loss in zip(found.drawn, found.random, strict=True):
-        if loss < found.without:
+    text = ""
+    for heads, loss in zip(cost.drawn, cost.random, strict=True):
+        if loss < cost.without:
             continue
         names = ", ".join(f"{layer}·{head}" for layer, head in sorted(heads))
         alone = {head: repeat_loss(model, [head]) for head in heads}
         layer, head = max(alone, key=lambda head: alone[head])
-        said += (
+        text += (
             f"; the draw that costs {loss:.2f} removes {names}, of which {layer}·{head} "
             f"costs most by itself ({alone[layer, head]:.2f})"
         )
-    return said
+    return text
 
 
 INTRODUCTION = """# What heads do
@@ -87,7 +87,7 @@ token much weight and still take little from it.
   weights.
 - **Copying**: an opening token is followed by random tokens, twice. *Induction* is the weight on
   the token that came next the first time, *duplicate token* the weight on the same token. *Same
-  token* is measured on text. Chance is uniform weights.
+  token* is result on text. Chance is uniform weights.
 - **Retrieval** (Wu et al. 2024): of the needle's tokens that the model copies, the share for which
   the head's strongest key is that very token in the needle.
 - **Syntax and coreference**: the share of sentences in which a word's strongest key is the word it

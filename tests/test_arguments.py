@@ -21,7 +21,7 @@ def rec() -> ll.Recording:
     return ll.look("The animal didn't cross the street because it was too tired.")
 
 
-DOORS: list[tuple[Callable[[Any], Any], str]] = [
+ENTRY_POINTS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: ll.attend(X, X, X, lens=ll.Lens(top=1 << 40)), "top must be a whole number"),
     (lambda _: ll.attend_linear(X, X, X, features="favor", rank="x"), "rank must be a whole"),
     (lambda _: ll.attend_linear(X, X, X, features="favor", seed=None), "seed must be a whole"),
@@ -101,7 +101,7 @@ DOORS: list[tuple[Callable[[Any], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "words"), DOORS, ids=[words for _, words in DOORS])
+@pytest.mark.parametrize(("call", "words"), ENTRY_POINTS, ids=[words for _, words in ENTRY_POINTS])
 def test_a_wrong_argument_is_named(
     call: Callable[[Any], Any], words: str, rec: ll.Recording, untyped: None
 ) -> None:

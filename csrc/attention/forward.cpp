@@ -179,7 +179,7 @@ class Job {
     int64_t j0;
     float* weights;
     float* sums;  // rows × W
-    vf* most;     // the greatest score − base
+    vf* most;     // the largest score − base
     Lens* lens;
 
     template <int R>

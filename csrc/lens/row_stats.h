@@ -27,7 +27,7 @@ LIMELIGHT_INLINE float total(int64_t count, const Term& term) {
 
 // The running state of a row of the forward sweep.
 struct RowState {
-  float row_max, row_sum;  // greatest score in log2 units, Σ 2^(score − row_max)
+  float row_max, row_sum;  // largest score in log2 units, Σ 2^(score − row_max)
 };
 
 // A row of scores or weights with keys j0 … j0 + count; readable up to the next
@@ -181,7 +181,7 @@ class RowRecorder {
       reach_[kForwardQueries * W];  // rows of a tile
 };
 
-// No lens: nothing is noted, and nothing is left of it in the code.
+// No lens: nothing is recorded, and no code is generated for it.
 struct NoLens {
   static constexpr bool active = false;
 };

@@ -5,7 +5,7 @@
 
 namespace limelight::LIMELIGHT_ISA {
 
-// The greatest values of a row and the keys they stand at, in no order until `sort`. A value of 0 is none.
+// The largest values of a row and the keys they stand at, in no order until `sort`. A value of 0 is none.
 struct TopK {
   float* value;
   int64_t* key;
@@ -26,7 +26,7 @@ struct TopK {
     for (int64_t t = 0; t < count; ++t) value[t] *= factor;
   }
 
-  // Greatest first, and of equal ones the first key first; what was scaled down to nothing has no key.
+  // Largest first, and of equal ones the first key first; what was scaled down to nothing has no key.
   void sort() const {
     for (int64_t t = 0; t < count; ++t)
       if (value[t] == 0) key[t] = -1;

@@ -26,35 +26,35 @@ LIMELIGHT_INLINE vf sigmoid(vf x) {
 // x·σ(2√(2/π)·(x + 0.044715·x³)): the tanh form of gelu.
 LIMELIGHT_INLINE Dual gelu_tanh(vf x) {
   const vf square = x * x;
-  const vf share = sigmoid(x * (splat(1.5957691216057308f) + splat(0.07135481627159594f) * square));
+  const vf sigma = sigmoid(x * (splat(1.5957691216057308f) + splat(0.07135481627159594f) * square));
   const vf inner = splat(1.5957691216057308f) + splat(0.21406444881478782f) * square;
-  return {x * share, share + x * share * (1.0f - share) * inner};
+  return {x * sigma, sigma + x * sigma * (1.0f - sigma) * inner};
 }
 
 // x·Φ(x), Φ by erfc(u) = e^(−u²)·t·P(t), t = 1/(1 + 0.4u), u = |x|/√2; Φ is off by at most 8e-8.
 LIMELIGHT_INLINE Dual gelu(vf x) {
-  const vf size = vabs(x);
-  const vf t = 1.0f / (1.0f + splat(0.28284271247461906f) * size);
+  const vf magnitude = vabs(x);
+  const vf t = 1.0f / (1.0f + splat(0.28284271247461906f) * magnitude);
   vf p = splat(-0.20026464178283224f);
   p = p * t + splat(0.7091709126137941f);
   p = p * t + splat(-0.37094888919461766f);
   p = p * t + splat(0.4683094845379374f);
   p = p * t + splat(0.16180843920205035f);
   p = p * t + splat(0.23192466711720466f);
-  const vf bell = exp2(x * x * splat(-0.7213475204444817f));
-  const vf tail = 0.5f * p * t * bell;
-  const vf share = select((vi)(x > vf{}), 1.0f - tail, tail);
-  return {x * share, share + x * bell * splat(0.3989422804014327f)};
+  const vf gaussian = exp2(x * x * splat(-0.7213475204444817f));
+  const vf tail = 0.5f * p * t * gaussian;
+  const vf cdf = select((vi)(x > vf{}), 1.0f - tail, tail);
+  return {x * cdf, cdf + x * gaussian * splat(0.3989422804014327f)};
 }
 
 LIMELIGHT_INLINE Dual silu(vf x) {
-  const vf share = sigmoid(x);
-  return {x * share, share * (1.0f + x * (1.0f - share))};
+  const vf sigma = sigmoid(x);
+  return {x * sigma, sigma * (1.0f + x * (1.0f - sigma))};
 }
 
 // `body(at, lanes)` for every vector of [0, count); only the last may have fewer lanes than W.
 template <class Body>
-LIMELIGHT_INLINE void vectors(int64_t count, const Body& body) {
+LIMELIGHT_INLINE void for_each_vector(int64_t count, const Body& body) {
   int64_t at = 0;
   for (; at + W <= count; at += W) body(at, W);
   if (at < count) body(at, static_cast<int>(count - at));
@@ -68,13 +68,13 @@ bool pointwise(const Activation& call, const Function& function) {
     const float* x = call.x + first;
     float* out = call.out + first;
     if (!call.grad) {
-      vectors(count, [&](int64_t at, int lanes) {
+      for_each_vector(count, [&](int64_t at, int lanes) {
         store_some(out + at, function(load_some(x + at, lanes)).value, lanes);
       });
       return;
     }
     const float* grad = call.grad + first;
-    vectors(count, [&](int64_t at, int lanes) {
+    for_each_vector(count, [&](int64_t at, int lanes) {
       store_some(out + at, load_some(grad + at, lanes) * function(load_some(x + at, lanes)).derivative, lanes);
     });
   });
@@ -89,18 +89,18 @@ bool gated_activation(const Activation& call) {
       const float *gate = call.x + row * 2 * width, *up = gate + width;
       if (!call.grad) {
         float* out = call.out + row * width;
-        vectors(width, [&](int64_t at, int lanes) {
+        for_each_vector(width, [&](int64_t at, int lanes) {
           store_some(out + at, silu(load_some(gate + at, lanes)).value * load_some(up + at, lanes), lanes);
         });
         continue;
       }
       const float* grad = call.grad + row * width;
-      float *to_gate = call.out + row * 2 * width, *to_up = to_gate + width;
-      vectors(width, [&](int64_t at, int lanes) {
+      float *grad_gate = call.out + row * 2 * width, *grad_up = grad_gate + width;
+      for_each_vector(width, [&](int64_t at, int lanes) {
         const vf g = load_some(grad + at, lanes), u = load_some(up + at, lanes);
         const Dual gated = silu(load_some(gate + at, lanes));
-        store_some(to_gate + at, g * u * gated.derivative, lanes);
-        store_some(to_up + at, g * gated.value, lanes);
+        store_some(grad_gate + at, g * u * gated.derivative, lanes);
+        store_some(grad_up + at, g * gated.value, lanes);
       });
     }
   });

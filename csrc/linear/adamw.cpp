@@ -78,13 +78,14 @@ bool adamw(const AdamWStep& call) {
     const float decay = static_cast<float>(1 - call.learning_rate * call.weight_decay);
     const float epsilon = static_cast<float>(call.epsilon), scale = static_cast<float>(call.grad_scale);
     const float beta2 = static_cast<float>(call.beta2);
-    const float fresh1 = static_cast<float>(1 - call.beta1), fresh2 = static_cast<float>(1 - call.beta2);
+    const float one_minus_beta1 = static_cast<float>(1 - call.beta1),
+                one_minus_beta2 = static_cast<float>(1 - call.beta2);
     for (int64_t t = chunk.begin; t < chunk.end; t += W) {
       const int64_t left = chunk.end - t;
       const vf grad = load_some(p.grad + t, left) * scale;
       vf mean = load_some(p.mean + t, left), square = load_some(p.square + t, left);
-      mean += fresh1 * (grad - mean);
-      square = beta2 * square + fresh2 * grad * grad;
+      mean += one_minus_beta1 * (grad - mean);
+      square = beta2 * square + one_minus_beta2 * grad * grad;
       const vf weight = load_some(p.weight + t, left) * decay;
       store_some(p.mean + t, mean, left);
       store_some(p.square + t, square, left);

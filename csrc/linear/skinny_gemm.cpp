@@ -19,36 +19,36 @@ constexpr int kPair = 2;                     // outputs at a time: memory is the
 template <int Rows>
 LIMELIGHT_INLINE void dot_pair(const SkinnyGemm& call, const float* x, const float* first, const float* second,
                                vf* lanes) {
-  constexpr int kTurns = Rows >= 4 ? 1 : 4 / Rows;  // so that eight sums are under way
-  vf sum[kTurns][Rows][kPair] = {};
+  constexpr int kUnroll = Rows >= 4 ? 1 : 4 / Rows;  // eight independent sums
+  vf sum[kUnroll][Rows][kPair] = {};
   const int64_t channels = call.channels;
   int64_t c = 0;
-  for (; c + kTurns * W <= channels; c += kTurns * W)
-    for (int u = 0; u < kTurns; ++u) {
+  for (; c + kUnroll * W <= channels; c += kUnroll * W)
+    for (int u = 0; u < kUnroll; ++u) {
       const vf a = load(first + c + u * W), b = load(second + c + u * W);
       for (int r = 0; r < Rows; ++r) {
-        const vf from = load(x + r * call.channels + c + u * W);
-        sum[u][r][0] += from * a, sum[u][r][1] += from * b;
+        const vf input = load(x + r * call.channels + c + u * W);
+        sum[u][r][0] += input * a, sum[u][r][1] += input * b;
       }
     }
   for (; c < channels; c += W) {
     const int64_t left = channels - c;
     const vf a = load_some(first + c, left), b = load_some(second + c, left);
     for (int r = 0; r < Rows; ++r) {
-      const vf from = load_some(x + r * call.channels + c, left);
-      sum[0][r][0] += from * a, sum[0][r][1] += from * b;
+      const vf input = load_some(x + r * call.channels + c, left);
+      sum[0][r][0] += input * a, sum[0][r][1] += input * b;
     }
   }
   for (int r = 0; r < Rows; ++r)
     for (int t = 0; t < kPair; ++t) {
-      for (int u = 1; u < kTurns; ++u) sum[0][r][t] += sum[u][r][t];
+      for (int u = 1; u < kUnroll; ++u) sum[0][r][t] += sum[u][r][t];
       lanes[r * W + t] = sum[0][r][t];
     }
 }
 
 // Outputs o … o + W − 1 (as many as there are) of `Rows` rows.
 template <int Rows>
-void some_outputs(const SkinnyGemm& call, int64_t row, int64_t o, int64_t count) {
+void output_vector(const SkinnyGemm& call, int64_t row, int64_t o, int64_t count) {
   const float* x = call.x + row * call.channels;
   vf lanes[Rows * W];
   for (int64_t t = 0; t < W; t += kPair) {
@@ -77,9 +77,9 @@ bool skinny_gemm(const SkinnyGemm& call) {
     for (int64_t o = job * step; o < last; o += W) {
       const int64_t count = std::min<int64_t>(W, last - o);
       int64_t row = 0;
-      for (; row + 4 <= call.rows; row += 4) some_outputs<4>(call, row, o, count);
-      if (row + 2 <= call.rows) some_outputs<2>(call, row, o, count), row += 2;
-      if (row < call.rows) some_outputs<1>(call, row, o, count);
+      for (; row + 4 <= call.rows; row += 4) output_vector<4>(call, row, o, count);
+      if (row + 2 <= call.rows) output_vector<2>(call, row, o, count), row += 2;
+      if (row < call.rows) output_vector<1>(call, row, o, count);
     }
   });
 }

@@ -1,7 +1,7 @@
 // Which keys a query may see: the rules of ops/masks/, for tiles and for rows.
 //
 // A tile is none, all, or some; only tiles of the last kind cost work for each element. A rule under
-// "documents" is asked in the document's own coordinates, hence the Extent beside every question.
+// "documents" works in the coordinates of its document, hence the Extent that every function takes.
 #pragma once
 
 #include "masks/rule.h"
@@ -16,7 +16,7 @@ struct Range {
 };
 
 struct Extent {
-  int64_t b, h, i, j;  // the batch row and head that are asked for, and the numbers of queries and keys
+  int64_t b, h, i, j;  // a batch row and a head, and the numbers of queries and keys
 };
 
 inline constexpr int64_t kWordKeys = 64;
@@ -42,33 +42,46 @@ inline int64_t document_at(const int64_t* starts, int64_t count, int64_t at) {
   return low;
 }
 
-// The keys that queries i0 … i1 can see lie in this interval (it may hold others too).
-inline Range key_range(const MaskNode& m, const Extent& x, int64_t i0, int64_t i1) {
-  const Range whole{0, x.j};
+// The call that a rule inside of document t sees.
+LIMELIGHT_INLINE Extent document_extent(const MaskNode& m, const Extent& x, int64_t t) {
+  const int64_t *rows = m.table, *keys = m.table + m.count + 1;
+  return {x.b, x.h, rows[t + 1] - rows[t], keys[t + 1] - keys[t]};
+}
+
+enum class Axis { queries, keys };
+
+// What positions begin ≤ t < end of the other axis can be linked to on axis `To` lies in this interval (it may
+// hold others too).
+template <Axis To>
+inline Range linked_range(const MaskNode& m, const Extent& x, int64_t begin, int64_t end) {
+  constexpr bool kKeys = To == Axis::keys;
+  const Range whole{0, kKeys ? x.j : x.i};
   switch (m.rule) {
     case Rule::band:
     case Rule::stride: {
-      const int64_t s = shift_of(m, x);
-      return {imax(0, i0 + s + m.low), imin(x.j, i1 - 1 + s + m.high + 1)};
+      const int64_t s = kKeys ? shift_of(m, x) : -shift_of(m, x);
+      const int64_t low = kKeys ? m.low : -m.high, high = kKeys ? m.high : -m.low;
+      return {imax(0, begin + s + low), imin(whole.high, end - 1 + s + high + 1)};
     }
     case Rule::span: {
       const Range real = span_of(m, x);
-      return {imax(0, real.low), imin(x.j, real.high)};
+      if (kKeys) return {imax(0, real.low), imin(x.j, real.high)};
+      return end <= real.low || begin >= real.high ? Range{0, 0} : whole;
     }
     case Rule::documents: {
       const int64_t *rows = m.table, *keys = m.table + m.count + 1;
-      const int64_t t = document_at(rows, m.count, i0), u = document_at(rows, m.count, i1 - 1);
-      if (t != u || !m.first) return {keys[t], keys[u + 1]};
-      const Extent own{x.b, x.h, rows[t + 1] - rows[t], keys[t + 1] - keys[t]};
-      const Range inner = key_range(*m.first, own, i0 - rows[t], i1 - rows[t]);
-      return {inner.low + keys[t], inner.high + keys[t]};
+      const int64_t *from = kKeys ? rows : keys, *to = kKeys ? keys : rows;
+      const int64_t t = document_at(from, m.count, begin), u = document_at(from, m.count, end - 1);
+      if (t != u || !m.first) return {to[t], to[u + 1]};
+      const Range inner = linked_range<To>(*m.first, document_extent(m, x, t), begin - from[t], end - from[t]);
+      return {inner.low + to[t], inner.high + to[t]};
     }
     case Rule::logical_and: {
-      const Range a = key_range(*m.first, x, i0, i1), c = key_range(*m.second, x, i0, i1);
+      const Range a = linked_range<To>(*m.first, x, begin, end), c = linked_range<To>(*m.second, x, begin, end);
       return {imax(a.low, c.low), imin(a.high, c.high)};
     }
     case Rule::logical_or: {
-      const Range a = key_range(*m.first, x, i0, i1), c = key_range(*m.second, x, i0, i1);
+      const Range a = linked_range<To>(*m.first, x, begin, end), c = linked_range<To>(*m.second, x, begin, end);
       if (a.high <= a.low) return c;
       if (c.high <= c.low) return a;
       return {imin(a.low, c.low), imax(a.high, c.high)};
@@ -77,39 +90,14 @@ inline Range key_range(const MaskNode& m, const Extent& x, int64_t i0, int64_t i
   }
 }
 
-// The queries that can see any of keys j0 … j1 lie in this interval (it may hold others too).
+// The keys that queries i0 … i1 can see.
+inline Range key_range(const MaskNode& m, const Extent& x, int64_t i0, int64_t i1) {
+  return linked_range<Axis::keys>(m, x, i0, i1);
+}
+
+// The queries that can see any of keys j0 … j1.
 inline Range query_range(const MaskNode& m, const Extent& x, int64_t j0, int64_t j1) {
-  const Range whole{0, x.i};
-  switch (m.rule) {
-    case Rule::band:
-    case Rule::stride: {
-      const int64_t s = shift_of(m, x);
-      return {imax(0, j0 - s - m.high), imin(x.i, j1 - 1 - s - m.low + 1)};
-    }
-    case Rule::span: {
-      const Range real = span_of(m, x);
-      return j1 <= real.low || j0 >= real.high ? Range{0, 0} : whole;
-    }
-    case Rule::documents: {
-      const int64_t *rows = m.table, *keys = m.table + m.count + 1;
-      const int64_t t = document_at(keys, m.count, j0), u = document_at(keys, m.count, j1 - 1);
-      if (t != u || !m.first) return {rows[t], rows[u + 1]};
-      const Extent own{x.b, x.h, rows[t + 1] - rows[t], keys[t + 1] - keys[t]};
-      const Range inner = query_range(*m.first, own, j0 - keys[t], j1 - keys[t]);
-      return {inner.low + rows[t], inner.high + rows[t]};
-    }
-    case Rule::logical_and: {
-      const Range a = query_range(*m.first, x, j0, j1), c = query_range(*m.second, x, j0, j1);
-      return {imax(a.low, c.low), imin(a.high, c.high)};
-    }
-    case Rule::logical_or: {
-      const Range a = query_range(*m.first, x, j0, j1), c = query_range(*m.second, x, j0, j1);
-      if (a.high <= a.low) return c;
-      if (c.high <= c.low) return a;
-      return {imin(a.low, c.low), imax(a.high, c.high)};
-    }
-    default: return whole;
-  }
+  return linked_range<Axis::queries>(m, x, j0, j1);
 }
 
 struct Tile {
@@ -122,10 +110,10 @@ LIMELIGHT_INLINE Cover cover_of(bool any, bool every) {
 
 inline Cover cover_band(const MaskNode& m, const Extent& x, const Tile& t) {
   const int64_t s = shift_of(m, x);
-  const int64_t least = t.j0 - (t.i1 - 1 + s), most = t.j1 - 1 - (t.i0 + s);
-  if (most < m.low || least > m.high) return Cover::none;
+  const int64_t min_offset = t.j0 - (t.i1 - 1 + s), max_offset = t.j1 - 1 - (t.i0 + s);
+  if (max_offset < m.low || min_offset > m.high) return Cover::none;
   if (m.rule == Rule::stride && m.step > 1) return Cover::some;
-  return least >= m.low && most <= m.high ? Cover::all : Cover::some;
+  return min_offset >= m.low && max_offset <= m.high ? Cover::all : Cover::some;
 }
 
 inline Cover cover_anchors(const MaskNode& m, const Extent& x, const Tile& t) {
@@ -171,7 +159,7 @@ inline int64_t link_at(const MaskNode& m, int64_t i, int64_t j) {
   return low;
 }
 
-// Goes from row to row by binary search: what lies outside of the tile is not looked at.
+// Goes from row to row by binary search, past the links outside of the tile.
 inline Cover cover_links(const MaskNode& m, const Tile& t) {
   int64_t inside = 0;
   for (int64_t at = link_at(m, t.i0, t.j0); at < m.count && m.table[2 * at] < t.i1;) {
@@ -196,9 +184,8 @@ inline Cover cover_documents(const MaskNode& m, const Extent& x, const Tile& t) 
   if (first != last) return Cover::some;
   Cover inner = Cover::all;
   if (m.first) {
-    const Extent own{x.b, x.h, rows[first + 1] - rows[first], keys[first + 1] - keys[first]};
     const int64_t i = rows[first], j = keys[first];
-    inner = cover(*m.first, own, {t.i0 - i, t.i1 - i, j0 - j, j1 - j});
+    inner = cover(*m.first, document_extent(m, x, first), {t.i0 - i, t.i1 - i, j0 - j, j1 - j});
   }
   const bool inside = j0 == t.j0 && j1 == t.j1;
   return inner == Cover::all && !inside ? Cover::some : inner;
@@ -215,8 +202,8 @@ inline Cover cover(const MaskNode& m, const Extent& x, const Tile& t) {
     }
     case Rule::anchors: return cover_anchors(m, x, t);
     case Rule::blocks: {
-      const int64_t r0 = t.i0 / m.rows_of, r1 = (t.i1 - 1) / m.rows_of + 1;
-      const int64_t c0 = t.j0 / m.columns_of, c1 = (t.j1 - 1) / m.columns_of + 1;
+      const int64_t r0 = t.i0 / m.block_rows, r1 = (t.i1 - 1) / m.block_rows + 1;
+      const int64_t c0 = t.j0 / m.block_columns, c1 = (t.j1 - 1) / m.block_columns + 1;
       return cover_bytes(blocks_of(m, x.h) + r0 * m.size[2] + c0, r1 - r0, c1 - c0, m.size[2], 1);
     }
     case Rule::dense: {
@@ -269,10 +256,10 @@ inline void bits_anchors(const MaskNode& m, const Extent& x, int64_t i, int64_t 
 
 inline void bits_blocks(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, int64_t count,
                         uint64_t* words) {
-  const uint8_t* row = blocks_of(m, x.h) + i / m.rows_of * m.size[2];
+  const uint8_t* row = blocks_of(m, x.h) + i / m.block_rows * m.size[2];
   fill_bits(words, count, 0, 0);
   for (int64_t t = 0; t < count;) {
-    const int64_t c = (j0 + t) / m.columns_of, end = imin((c + 1) * m.columns_of - j0, count);
+    const int64_t c = (j0 + t) / m.block_columns, end = imin((c + 1) * m.block_columns - j0, count);
     if (row[c])
       for (int64_t w = t / kWordKeys; w * kWordKeys < end; ++w) {
         const int64_t a = imax(t - w * kWordKeys, 0), z = imin(end - w * kWordKeys, kWordKeys);
@@ -284,12 +271,12 @@ inline void bits_blocks(const MaskNode& m, const Extent& x, int64_t i, int64_t j
 
 inline void bits_bytes(const uint8_t* from, int64_t stride, int64_t count, uint64_t* words) {
   for (int64_t w = 0; w * kWordKeys < count; ++w) {
-    const int64_t here = imin(count - w * kWordKeys, kWordKeys);
+    const int64_t size = imin(count - w * kWordKeys, kWordKeys);
     const uint8_t* at = from + w * kWordKeys * stride;
     uint64_t word = 0;
     int64_t t = 0;
     if (stride == 1)
-      for (; t + 8 <= here; t += 8) {
+      for (; t + 8 <= size; t += 8) {
         uint64_t eight;
         std::memcpy(&eight, at + t, 8);
         // Whatever is not 0 becomes 1, without carries between bytes; then one product gathers eight bits.
@@ -297,7 +284,7 @@ inline void bits_bytes(const uint8_t* from, int64_t stride, int64_t count, uint6
         eight = ((((eight & kLow) + kLow) | eight) & ~kLow) >> 7;
         word |= (eight * 0x0102040810204080ull >> 56) << t;
       }
-    for (; t < here; ++t) word |= uint64_t(at[t * stride] != 0) << t;
+    for (; t < size; ++t) word |= uint64_t(at[t * stride] != 0) << t;
     words[w] = word;
   }
 }
@@ -309,15 +296,14 @@ inline void bits_documents(const MaskNode& m, const Extent& x, int64_t i, int64_
   const int64_t low = imax(j0, keys[t]), high = imin(j0 + count, keys[t + 1]);
   fill_bits(words, count, low - j0, high - j0);
   if (!m.first || low >= high) return;
-  const Extent own{x.b, x.h, rows[t + 1] - rows[t], keys[t + 1] - keys[t]};
   uint64_t inner[kMaxWords + 1];
-  row_bits(*m.first, own, i - rows[t], low - keys[t], high - low, inner);
+  row_bits(*m.first, document_extent(m, x, t), i - rows[t], low - keys[t], high - low, inner);
   inner[(high - low + kWordKeys - 1) / kWordKeys] = 0;
-  const int64_t move = low - j0, skip = move / kWordKeys, bits = move % kWordKeys;
+  const int64_t offset = low - j0, skip = offset / kWordKeys, bits = offset % kWordKeys;
   for (int64_t w = skip; w * kWordKeys < high - j0; ++w) {
-    uint64_t moved = w - skip < (high - low + kWordKeys - 1) / kWordKeys ? inner[w - skip] << bits : 0;
-    if (bits && w > skip) moved |= inner[w - skip - 1] >> (kWordKeys - bits);
-    words[w] &= moved;
+    uint64_t shifted = w - skip < (high - low + kWordKeys - 1) / kWordKeys ? inner[w - skip] << bits : 0;
+    if (bits && w > skip) shifted |= inner[w - skip - 1] >> (kWordKeys - bits);
+    words[w] &= shifted;
   }
 }
 
@@ -333,8 +319,8 @@ inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, 
       const int64_t p = i + shift_of(m, x) - j0;
       const int64_t low = imax(0, p + m.low), high = imin(count, p + m.high + 1);
       fill_bits(words, count, 0, 0);
-      const int64_t past = ((low - p) % m.step + m.step) % m.step;
-      for (int64_t t = low + (past ? m.step - past : 0); t < high; t += m.step)
+      const int64_t remainder = ((low - p) % m.step + m.step) % m.step;
+      for (int64_t t = low + (remainder ? m.step - remainder : 0); t < high; t += m.step)
         words[t / kWordKeys] |= 1ull << (t % kWordKeys);
       return;
     }
@@ -378,12 +364,12 @@ LIMELIGHT_INLINE bool bit(const uint64_t* words, int64_t t) { return words[t / k
 // scores[t] = −inf where bit t is 0. `scores` is readable and writable up to the next multiple of W.
 LIMELIGHT_INLINE void apply_mask(float* scores, const uint64_t* words, int64_t count) {
   const vi lane = splat_i(1) << iota();
-  const vf never = splat(kMasked);
+  const vf masked = splat(kMasked);
   for (int64_t t = 0; t < count; t += W) {
     const uint64_t word = words[t / kWordKeys] >> (t % kWordKeys);
-    const int32_t here = static_cast<int32_t>(word & ((1ull << W) - 1));
-    if (here == (1 << W) - 1) continue;
-    store(scores + t, select((splat_i(here) & lane) != 0, load(scores + t), never));
+    const int32_t bits = static_cast<int32_t>(word & ((1ull << W) - 1));
+    if (bits == (1 << W) - 1) continue;
+    store(scores + t, select((splat_i(bits) & lane) != 0, load(scores + t), masked));
   }
 }
 

@@ -13,7 +13,7 @@ struct MaskProgram::Reader {
   const std::vector<MaskTable>& tables;
   const int64_t (&call)[4];
   std::vector<MaskNode>& nodes;
-  size_t at = 0;
+  size_t position = 0;
   int depth = 0;
 
   [[noreturn]] static void refuse(const std::string& why) {
@@ -21,8 +21,8 @@ struct MaskProgram::Reader {
   }
 
   int64_t number() {
-    if (at >= program.size()) refuse("it ends early");
-    return program[at++];
+    if (position >= program.size()) refuse("it ends early");
+    return program[position++];
   }
 
   const MaskTable& take_table(size_t axes, int64_t element) {
@@ -33,7 +33,7 @@ struct MaskProgram::Reader {
     return table;
   }
 
-  static void contiguous(const MaskTable& table) {
+  static void check_contiguous(const MaskTable& table) {
     int64_t dense = 1;
     bool packed = true;
     for (size_t axis = table.size.size(); axis-- > 0; dense *= table.size[axis])
@@ -42,14 +42,14 @@ struct MaskProgram::Reader {
   }
 
   // A contiguous table of int64, at least `first` long.
-  const MaskTable& numbers(size_t axes, int64_t first) {
+  const MaskTable& int64_table(size_t axes, int64_t first) {
     const MaskTable& table = take_table(axes, 8);
-    contiguous(table);
+    check_contiguous(table);
     if (table.size[0] < first) refuse("a table is too short");
     return table;
   }
 
-  // i and j: the most queries and keys that the rule will be asked for (inside documents: the longest).
+  // i and j: how many queries and keys the rule covers (inside documents: those of the longest).
   MaskNode* node(int64_t i, int64_t j) {
     if (++depth > kMaxDepth)
       throw std::invalid_argument("the mask nests more than " + std::to_string(kMaxDepth) + " rules");
@@ -59,11 +59,11 @@ struct MaskProgram::Reader {
     switch (m.rule) {
       case Rule::band: band(m); break;
       case Rule::stride:
-        m.step = limited(number()), m.low = limited(number()), m.high = limited(number());
+        m.step = clamped(number()), m.low = clamped(number()), m.high = clamped(number());
         if (m.step < 1) refuse("a step is not positive");
         break;
       case Rule::span: span(m, j); break;
-      case Rule::anchors: m.table = static_cast<const int64_t*>(numbers(1, j + 1).data); break;
+      case Rule::anchors: m.table = static_cast<const int64_t*>(int64_table(1, j + 1).data); break;
       case Rule::blocks: blocks(m, i, j); break;
       case Rule::dense: dense(m, i, j); break;
       case Rule::documents: documents(m, i, j); break;
@@ -77,19 +77,19 @@ struct MaskProgram::Reader {
     return &m;
   }
 
-  static int64_t limited(int64_t x) { return std::clamp(x, -kFar, kFar); }
+  static int64_t clamped(int64_t x) { return std::clamp(x, -kUnlimited, kUnlimited); }
 
   // A band that is not aligned has its shift in its limits.
   void band(MaskNode& m) {
-    m.low = limited(number()), m.high = limited(number()), m.aligned = number();
-    const int64_t shift = limited(number());
+    m.low = clamped(number()), m.high = clamped(number()), m.aligned = number();
+    const int64_t shift = clamped(number());
     if (m.aligned) return;
-    if (m.low > -kFar) m.low = limited(m.low + shift);
-    if (m.high < kFar) m.high = limited(m.high + shift);
+    if (m.low > -kUnlimited) m.low = clamped(m.low + shift);
+    if (m.high < kUnlimited) m.high = clamped(m.high + shift);
   }
 
   void links(MaskNode& m) {
-    const MaskTable& table = numbers(2, 0);
+    const MaskTable& table = int64_table(2, 0);
     if (table.size[1] != 2) refuse("links are not pairs");
     m.table = static_cast<const int64_t*>(table.data), m.count = table.size[0];
     for (int64_t t = 1; t < m.count; ++t) {
@@ -99,7 +99,7 @@ struct MaskProgram::Reader {
   }
 
   void span(MaskNode& m, int64_t j) {
-    m.table = static_cast<const int64_t*>(numbers(1, call[0]).data);
+    m.table = static_cast<const int64_t*>(int64_table(1, call[0]).data);
     m.aligned = number();
     for (int64_t b = 0; b < call[0]; ++b)
       if (m.table[b] < 0 || m.table[b] > j)
@@ -109,14 +109,15 @@ struct MaskProgram::Reader {
 
   void blocks(MaskNode& m, int64_t i, int64_t j) {
     const MaskTable& table = take_table(3, 1);
-    contiguous(table);
-    m.rows_of = number(), m.columns_of = number();
-    if (m.rows_of < 1 || m.columns_of < 1) refuse("a block is empty");
+    check_contiguous(table);
+    m.block_rows = number(), m.block_columns = number();
+    if (m.block_rows < 1 || m.block_columns < 1) refuse("a block is empty");
     m.bytes = static_cast<const uint8_t*>(table.data);
     for (int axis = 0; axis < 3; ++axis) m.size[axis] = table.size[static_cast<size_t>(axis)];
     if (m.size[0] != 1 && m.size[0] != call[1]) refuse("a layout has other heads");
-    m.rows_of = limited(m.rows_of), m.columns_of = limited(m.columns_of);
-    if (m.size[1] < (i + m.rows_of - 1) / m.rows_of || m.size[2] < (j + m.columns_of - 1) / m.columns_of)
+    m.block_rows = clamped(m.block_rows), m.block_columns = clamped(m.block_columns);
+    if (m.size[1] < (i + m.block_rows - 1) / m.block_rows ||
+        m.size[2] < (j + m.block_columns - 1) / m.block_columns)
       refuse("a layout does not cover the call");
   }
 
@@ -131,7 +132,7 @@ struct MaskProgram::Reader {
   }
 
   void documents(MaskNode& m, int64_t i, int64_t j) {
-    const MaskTable& table = numbers(2, 2);
+    const MaskTable& table = int64_table(2, 2);
     m.table = static_cast<const int64_t*>(table.data);
     m.count = table.size[1] - 1;
     const int64_t *rows = m.table, *keys = m.table + m.count + 1;
@@ -153,7 +154,7 @@ MaskProgram::MaskProgram(const std::vector<int64_t>& program, const std::vector<
   nodes_.reserve(program.size());  // a node takes at least one number
   Reader reader{program, tables, call, nodes_};
   reader.node(call[2], call[3]);
-  if (reader.at != program.size()) Reader::refuse("it goes on after its end");
+  if (reader.position != program.size()) Reader::refuse("it goes on after its end");
 }
 
 MaskProgram::~MaskProgram() = default;

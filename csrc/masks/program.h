@@ -8,10 +8,10 @@
 
 namespace limelight {
 
-// A table of a mask: what it is made of, and where it lies.
+// A tensor that a mask program refers to.
 struct MaskTable {
   const void* data;
-  int64_t element;  // bytes of one: 8 (int64) or 1 (bool)
+  int64_t element;  // bytes per element: 8 (int64) or 1 (bool)
   std::vector<int64_t> size, stride;
 };
 

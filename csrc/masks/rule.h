@@ -16,7 +16,7 @@
 //   11  LINKS <t: int64, count × 2>: all but these (query, key), which rise by query, then key, without repeats;
 //       pairs outside of the call (or, inside DOCUMENTS, of the document) forbid nothing
 //
-// A program whose rules nest deeper than kMaxDepth is refused: rules are asked by recursion, also on the small
+// A program whose rules nest deeper than kMaxDepth is refused: they are evaluated by recursion, also on the small
 // stacks of worker threads.
 #pragma once
 
@@ -41,19 +41,19 @@ enum class Rule : int64_t {
 inline constexpr int kMaxDepth = 256;
 
 // Stands for "no limit". Positions are far below it, and sums of two such numbers do not overflow.
-inline constexpr int64_t kFar = int64_t{1} << 61;
+inline constexpr int64_t kUnlimited = int64_t{1} << 61;
 
 struct MaskNode {
   Rule rule;
-  int64_t low, high;               // band, stride
-  int64_t step;                    // stride
-  int64_t aligned;                 // band, span
-  const int64_t* table;            // span, anchors, documents, links
-  const uint8_t* bytes;            // blocks, dense
-  int64_t size[4], stride[4];      // blocks: size = heads rows columns; dense: the strides
-  int64_t rows_of, columns_of;     // blocks: queries and keys of a block
-  int64_t count;                   // documents, links
-  const MaskNode *first, *second;  // and, or, not (first); first: the rule inside documents, or null
+  int64_t low, high;                  // band, stride
+  int64_t step;                       // stride
+  int64_t aligned;                    // band, span
+  const int64_t* table;               // span, anchors, documents, links
+  const uint8_t* bytes;               // blocks, dense
+  int64_t size[4], stride[4];         // blocks: size = heads rows columns; dense: the strides
+  int64_t block_rows, block_columns;  // blocks: queries and keys of a block
+  int64_t count;                      // documents, links
+  const MaskNode *first, *second;     // and, or, not (first); first: the rule inside documents, or null
 };
 
 // A compiled mask: nodes[0] is the root; no nodes means that everything is allowed.

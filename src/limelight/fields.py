@@ -1,6 +1,6 @@
 """Values as their annotations want them: what callers and files give is checked in one place.
 
-check_fields(config)                      # each field of a dataclass holds what it is said to
+check_fields(config)                      # each field of a dataclass holds a value of its type
 take(table, "rope_theta", float, 10000.0)   # a value of a file, or what stands in its place
 @checked                                  # a function's arguments, before it runs
 """
@@ -92,10 +92,12 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
-        given = signature.bind(*args, **options).arguments
+        arguments = signature.bind(*args, **options).arguments
         for name, hint in _argument_hints(function).items():
-            if name in given and not _fits(given[name], hint, _WHOLE, _REAL):
-                raise OptionError(f"{name} must be {_in_words(hint)}, found {_short(given[name])}")
+            if name in arguments and not _fits(arguments[name], hint, _WHOLE, _REAL):
+                raise OptionError(
+                    f"{name} must be {_in_words(hint)}, found {_short(arguments[name])}"
+                )
         return function(*args, **options)
 
     return call

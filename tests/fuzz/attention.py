@@ -169,14 +169,14 @@ def check(seed: int) -> None:
     lazy = rng.random() < 0.2
     tensors = [torch._neg_view(-x) if lazy else guarded(x) for x in (q, k, v)]
     largest = float(exact[1].shape[-1] and max(1.0, (q.norm(dim=-1).max() * k.norm(dim=-1).max())))
-    room = 3e-6 * (1 + abs(options["scale"]) * largest + (0 if bias is None else 40))
+    tolerance = 3e-6 * (1 + abs(options["scale"]) * largest + (0 if bias is None else 40))
     # Everything is computed in float32; outputs and gradients are rounded to the type of the call.
     rounding = 0.0 if dtype == torch.float32 else torch.finfo(dtype).eps
 
     def close(name: str, ours: Tensor, right: Tensor) -> None:
         worst = float((ours.double() - right).abs().max()) if right.numel() else 0.0
         size = float(right.abs().max()) if right.numel() else 0.0
-        bound = room * (1 + size) + rounding * size
+        bound = tolerance * (1 + size) + rounding * size
         assert worst <= bound, f"{name} is {worst:.1e} off, expected at most {bound:.1e}"
 
     for impl in ("native", "tiled"):

@@ -120,7 +120,7 @@ def test_links_beyond_the_heaviest_are_valued_where_they_could_matter(
 
 
 def test_links_that_the_lens_did_not_note_are_found_all_the_same() -> None:
-    """Where punctuation takes all eight noted links of every query."""
+    """Where punctuation takes all eight recorded links of every query."""
     torch.manual_seed(2)
     size = 40
     weights = torch.rand(1, 1, size, size) * 0.1
@@ -182,7 +182,7 @@ def test_nothing_but_the_statistics_is_needed() -> None:
     torch.testing.assert_close(summary(swept).distance, summary(recording).distance)
 
 
-def test_a_pooled_map_holds_the_strongest_noted_link_of_each_cell() -> None:
+def test_a_pooled_map_holds_the_strongest_recorded_link_of_each_cell() -> None:
     recording = random_recording()
     weights = recording.weights(0, 1)
     listed = torch.zeros_like(weights).scatter_(1, *weights.topk(8)[::-1])
@@ -225,7 +225,7 @@ def test_a_recording_says_where_its_numbers_stop_being_numbers() -> None:
     assert ll.look("All is well.").nonfinite == ""
 
 
-def test_tables_hold_the_links_that_were_noted(sentence: Recording) -> None:
+def test_tables_hold_the_recorded_links(sentence: Recording) -> None:
     table = sentence.links(layer=3, head=1, least=0.05)
     rows = table.to_pylist()
     assert rows[0].keys() == {"layer", "head", "query", "key", "weight", "query_token", "key_token"}

@@ -45,15 +45,17 @@ def test_rows_are_selected_and_repeated():
     cache = Cache(2, capacity=2)
     content = torch.randn(3, 1, 4, 2)
     for block in cache.blocks:
-        block.own.append(content, content)
+        block.self_attention.append(content, content)
         block.memory.append(content[:, :, :1], content[:, :, :1])
     cache.lengths = [4, 2, 3]
     cache.select(torch.tensor([2, 0, 2, 2]))
     for block in cache.blocks:
-        assert torch.equal(block.own.stored()[0], content[[2, 0, 2, 2]])
+        assert torch.equal(block.self_attention.stored()[0], content[[2, 0, 2, 2]])
         assert torch.equal(block.memory.stored()[1], content[[2, 0, 2, 2], :, :1])
     assert cache.lengths == [3, 4, 3, 3]
-    keys, _ = cache.blocks[0].own.append(content[[0, 0, 0, 0], :, :1], content[[0, 0, 0, 0], :, :1])
+    keys, _ = cache.blocks[0].self_attention.append(
+        content[[0, 0, 0, 0], :, :1], content[[0, 0, 0, 0], :, :1]
+    )
     assert keys.shape == (4, 1, 5, 2)
 
 
@@ -61,10 +63,10 @@ def test_packed_rows_end_flush_right():
     cache = Cache(1)
     cache.begin_packed([2, 3, 1], torch.device("cpu"))
     packed = torch.arange(6.0).view(1, 1, 6, 1) + 1
-    keys, _ = cache.blocks[0].own.append(packed, packed)
+    keys, _ = cache.blocks[0].self_attention.append(packed, packed)
     cache.advance_packed([2, 3, 1])
     assert torch.equal(keys, packed)
-    stored, _ = cache.blocks[0].own.stored()
+    stored, _ = cache.blocks[0].self_attention.stored()
     assert stored[:, 0, :, 0].tolist() == [[0, 1, 2], [3, 4, 5], [0, 0, 6]]
     assert (cache.length, cache.lengths) == (3, [2, 3, 1])
     cache.advance(1)

@@ -27,7 +27,7 @@ VIT = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
     "image_size": 48, "patch_size": 16,
 }  # fmt: skip
-KIN: dict[str, tuple[str, dict[str, Any]]] = {
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bart": ("BartForConditionalGeneration", {}),
     "bart scaled, without a head": ("BartModel", {"scale_embedding": True}),
     "mbart": ("MBartForConditionalGeneration", {"scale_embedding": True}),
@@ -54,7 +54,7 @@ def scrambled(peer: Any) -> Any:
 
 
 def saved(name: str, folder: Path) -> Any:
-    kind, changes = KIN[name]
+    kind, changes = FAMILIES[name]
     maker = getattr(transformers, kind)
     peer = scrambled(maker(maker.config_class(**BART, **changes)))
     peer.save_pretrained(folder)
@@ -66,7 +66,7 @@ def saved(name: str, folder: Path) -> Any:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", KIN)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_bart_and_its_kin(name: str, tmp_path: Path) -> None:
     peer = saved(name, tmp_path)
     model = ll.load(tmp_path)

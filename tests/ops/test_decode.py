@@ -29,9 +29,9 @@ def thread_counts() -> Iterator[tuple[int, ...]]:
     torch.set_num_threads(before)
 
 
-def cache_of(dice: torch.Generator, b: int, g: int, j: int, d: int, room: int) -> Tensor:
-    """The first j places of a cache with room for more; what lies behind must never be read."""
-    cache = torch.full((b, g, j + room, d), float("nan"))
+def cache_of(dice: torch.Generator, b: int, g: int, j: int, d: int, spare: int) -> Tensor:
+    """The first j places of a cache with spare columns; what lies behind must never be read."""
+    cache = torch.full((b, g, j + spare, d), float("nan"))
     cache[:, :, :j] = torch.randn(b, g, j, d, generator=dice)
     return cache[:, :, :j]
 
@@ -43,9 +43,9 @@ def steps(draw: st.DrawFn) -> Call:
     b, g, group = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
     i, j = draw(st.integers(1, 8)), draw(st.integers(0, 300))
     h, d = g * group, draw(st.sampled_from([1, 3, 8, 17, 32, 64, 80]))
-    e, room = draw(st.sampled_from([d, d, 1, 24, 100])), draw(st.integers(0, 5))
+    e, spare = draw(st.sampled_from([d, d, 1, 24, 100])), draw(st.integers(0, 5))
     query = torch.randn(b, i, h, d, generator=dice).transpose(1, 2)
-    key, value = cache_of(dice, b, g, j, d, room), cache_of(dice, b, g, j, e, room)
+    key, value = cache_of(dice, b, g, j, d, spare), cache_of(dice, b, g, j, e, spare)
     if draw(st.booleans()):  # a cache laid out b j g d
         key, value = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (key, value))
     options: dict[str, Any] = {"mask": draw(masks(b, h, i, j, dice))}

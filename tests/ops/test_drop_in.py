@@ -1,4 +1,4 @@
-"""The doors for code written against PyTorch: the same answers on the documented semantics."""
+"""The drop-ins for code written against PyTorch: the same answers on the documented semantics."""
 
 from __future__ import annotations
 

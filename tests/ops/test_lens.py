@@ -65,7 +65,7 @@ def check_pooled(pooled, dense: np.ndarray, cells: tuple[int, int], tolerance: f
 
 
 def check_links(links, dense: Tensor, k: int, tolerance: float) -> None:
-    """The k greatest of each row, greatest first, each with its own place.
+    """The k largest of each row, largest first, each with its own place.
 
     A link without weight is no link: −1 stands where fewer than k keys have a weight. Weights too
     small to be normal numbers may be nothing or not, as an implementation rounds.
@@ -446,7 +446,9 @@ def test_a_lens_that_does_not_fit_is_refused_before_anything_runs():
     with pytest.raises(OptionError, match="lens must be a Lens, found int"):
         ll.attend(q, k, v, lens=8)
     _, seen = ll.attend(q, k, v, lens=Lens())
-    with pytest.raises(OptionError, match=r"entropy was not noted: Lens\(\) does not ask for it"):
+    with pytest.raises(
+        OptionError, match=r"entropy was not recorded: Lens\(\) does not ask for it"
+    ):
         _ = seen.entropy
     with pytest.raises(OptionError, match="rows names query 19"):
         seen.rows([19])

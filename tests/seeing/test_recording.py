@@ -91,7 +91,7 @@ def test_whole_numbers_of_any_make_name_tokens(rec):
         assert rec.top(3, 1, token) == rec.top(3, 1, 8)
 
 
-def test_links_that_were_noted_answer_without_weights(minilm):
+def test_recorded_links_answer_without_weights(minilm):
     rec = look(SENTENCE, minilm, ll.Lens(top=2))
     bare = look(SENTENCE, minilm, ll.Lens(top=2, keep=False))
     assert bare.top(3, 1, "it") == [

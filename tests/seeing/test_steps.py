@@ -123,7 +123,7 @@ def test_a_file_says_what_entered_and_what_it_cannot_give(tmp_path):
     assert "stay with the model and are in no file" in again.missing
 
 
-def test_where_nobody_noted_what_entered_the_formulas_leave_it_open():
+def test_formulas_leave_an_unrecorded_input_open():
     rec = replace(ll.look("a few words", heads=[0, 1]), flows=())
     steps = rec.steps(layer=0, head=0)
     said = steps["Q"].formula

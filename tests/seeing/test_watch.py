@@ -29,7 +29,7 @@ GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
 
 def check_statistics(seen: ll.Seen, weights: Tensor) -> None:
-    """What was noted equals what eager's weights give."""
+    """What was recorded equals what eager's weights give."""
 
     def close(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
         torch.testing.assert_close(found, expected, atol=1e-5 * scale, rtol=1e-4)

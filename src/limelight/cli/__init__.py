@@ -7,11 +7,11 @@ def main() -> None:
     """Run `limelight`; an error that the user can fix is one line, without a traceback."""
     import sys
 
+    from limelight.ascii_fallback import use_ascii_fallback
     from limelight.cli.app import app
     from limelight.cli.streams import ended_by, one_line
-    from limelight.printing import print_what_can_be_printed
 
-    print_what_can_be_printed()
+    use_ascii_fallback()
     try:
         with ended_by("SIGTERM"):
             app()
@@ -19,8 +19,8 @@ def main() -> None:
         from limelight.errors import LimelightError
 
         if isinstance(error, OSError):
-            named = f"{error.filename}: " if error.filename is not None else ""
-            message = f"{named}{error.strerror or error}"
+            prefix = f"{error.filename}: " if error.filename is not None else ""
+            message = f"{prefix}{error.strerror or error}"
         elif isinstance(error, LimelightError):
             message = str(error)
         else:

@@ -50,11 +50,11 @@ app.command()(embed)
 app.command()(info)
 
 
-def _print_version(wanted: bool) -> bool:
-    if wanted:
+def _print_version(requested: bool) -> bool:
+    if requested:
         print(f"limelight {__version__}")
         raise typer.Exit
-    return wanted
+    return requested
 
 
 @app.callback()

@@ -25,18 +25,18 @@ def exercise(
     from limelight.files import writing
     from limelight.insight.exercise import exercise as make
 
-    made = make(tokens, size, seed, heads=heads, mask=mask)  # pyright: ignore[reportArgumentType]
+    sheets = make(tokens, size, seed, heads=heads, mask=mask)  # pyright: ignore[reportArgumentType]
     if json:
-        print(made.to_json())
+        print(sheets.to_json())
         return
     if not to.is_dir():
         raise FileError(f"--to {to}: there is no such folder")
-    sheet, solution = to / f"{made.name}.toml", to / f"{made.name}-solution.toml"
-    if sheet.exists() and sheet.read_bytes() != made.sheet().encode():
+    sheet, solution = to / f"{sheets.name}.toml", to / f"{sheets.name}-solution.toml"
+    if sheet.exists() and sheet.read_bytes() != sheets.sheet().encode():
         raise FileError(f"{sheet} is there already and may hold answers: give another --to")
-    for path, text in ((sheet, made.sheet()), (solution, made.solution())):
+    for path, text in ((sheet, sheets.sheet()), (solution, sheets.solution())):
         with writing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    print(made.sheet())
+    print(sheets.sheet())
     print(f"Wrote {sheet} to fill in and {solution}.")
     print(f"When it is filled in: limelight worked {sheet} --check")

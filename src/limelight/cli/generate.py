@@ -60,10 +60,10 @@ def generate(
     check_options(max_tokens=max_tokens, how=how, stop=stops, seed=seed)
     if watch and isinstance(how, Beam):
         raise OptionError(
-            f"--watch goes without --beams {beams}: which is the best shows at the end"
+            f"--watch goes without --beams {beams}: which beam is best is known only at the end"
         )
     writer = _writer(model)
-    request = _asked(writer, prompt) if chat else prompt
+    request = _chat_prompt(writer, prompt) if chat else prompt
     if watch:
         shown = "" if chat or not isinstance(writer, Decoder) else prompt
         _write_watched(writer, request, shown, max_tokens, drawing, stops, seed, json)
@@ -80,7 +80,7 @@ def generate(
         }
         print(dumps(document, ensure_ascii=False))
         return
-    # Asked for before anything is printed: a prompt that does not fit the model is refused here.
+    # Before anything is printed: a prompt that does not fit the model is refused here.
     pieces = (
         iter([write(writer, request, max_tokens=max_tokens, how=how, stop=stops).text])
         if isinstance(how, Beam)
@@ -168,18 +168,18 @@ def _print_json(prompt: str, written: list[Written], seen: list[tuple[str, list[
 
 
 def _beam(beams: int, drawing: Sampling, seed: int | None) -> Beam:
-    """Beams follow the likeliest continuations: what says how to draw has no meaning there."""
+    """Beams follow the likeliest continuations: options of sampling do not apply."""
     from dataclasses import fields
 
     from limelight.errors import OptionError
     from limelight.models.generation.beam import Beam
 
-    named = [
+    changed = [
         option.name for option in fields(drawing) if getattr(drawing, option.name) != option.default
     ]
-    named += [] if seed is None else ["seed"]
-    if named:
-        options = ", ".join("--" + name.replace("_", "-") for name in named)
+    changed += [] if seed is None else ["seed"]
+    if changed:
+        options = ", ".join("--" + name.replace("_", "-") for name in changed)
         raise OptionError(f"--beams {beams} draws nothing: it goes without {options}")
     return Beam(beams)
 
@@ -196,7 +196,7 @@ def _writer(model: str) -> Writer:
     return loaded
 
 
-def _asked(writer: Writer, prompt: str) -> str:
+def _chat_prompt(writer: Writer, prompt: str) -> str:
     from limelight.errors import UnavailableError
 
     if writer.tokens is None:

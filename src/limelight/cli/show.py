@@ -18,8 +18,8 @@ EXAMPLE = "The animal didn't cross the street because it was too tired."
 
 
 @runtime_checkable
-class Tell(Protocol):
-    """Says what is being done, and how far it is where that is known."""
+class Report(Protocol):
+    """Shows what is being done, and the progress where it is known."""
 
     def __call__(self, doing: str, done: int = 0, total: int | None = None) -> None: ...
 
@@ -43,7 +43,9 @@ def show(
     png: Annotated[
         Path | None, typer.Option(help="Also draw the heat map: .png, .svg or .pdf.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Also write the links noted, as .csv.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Also write the recorded links, as .csv.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show what a model attends to in a text.
@@ -77,14 +79,14 @@ def show(
 
     loaded = _load(model)
     _check_numbers(loaded, layer, head)
-    with _waiting(words) as tell:
-        reading = _look(loaded, words, stride, tell)
+    with _waiting(words) as report:
+        reading = _look(loaded, words, stride, report)
         recording = reading.recording
-        tell("finding what is worth a look")
+        report("finding what is worth a look")
         link = salient(recording, layer, head)
         shown = opening(recording, layer, head) if link is None else link
-        # files before words: whoever closes the pipe after the first line has the page all the same
-        written = _write(recording, shown, html, png, csv, tell)
+        # files first: they are complete even if the reader closes the pipe after the first line
+        written = _write(recording, shown, html, png, csv, report)
     if json:
         _print_json(reading, link, shown, layer, head)
     else:
@@ -122,7 +124,7 @@ def _name(path: Path | str) -> str:
 
 
 def _check_files(html: Path | None, png: Path | None, csv: Path | None) -> None:
-    """Say what is wrong with a file before the model runs, not after."""
+    """Refuse a file that cannot be written before the model runs."""
     from limelight.errors import OptionError
     from limelight.files import check_writable
 
@@ -146,7 +148,7 @@ def _check_files(html: Path | None, png: Path | None, csv: Path | None) -> None:
 
 
 def _read(text: str | None, file: Path | None) -> str:
-    """The text from where the person said it is."""
+    """The text of the argument, the file or standard input."""
     import sys
 
     from limelight.cli.streams import read_input, read_stdin
@@ -189,8 +191,8 @@ def _check_numbers(model: Model, layer: int | None, head: int | None) -> None:
 
 
 @contextmanager
-def _waiting(words: str) -> Generator[Tell]:
-    """A bar for whoever waits for a long text: what is being done, and how far it is."""
+def _waiting(words: str) -> Generator[Report]:
+    """A progress bar while a long text is read."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -199,20 +201,20 @@ def _waiting(words: str) -> Generator[Tell]:
     with Progress(*columns, console=console, transient=True, disable=len(words) < 2000) as bar:
         task = bar.add_task("", total=None)
 
-        def tell(doing: str, done: int = 0, total: int | None = None) -> None:
+        def report(doing: str, done: int = 0, total: int | None = None) -> None:
             # the total by hand: update() takes None for "as it was"
             bar.tasks[0].total = total
             bar.update(task, description=doing, completed=done)
 
-        yield tell
+        yield report
 
 
-def _look(model: Model, words: str, stride: int | None, tell: Tell) -> Reading:
+def _look(model: Model, words: str, stride: int | None, report: Report) -> Reading:
     from limelight.seeing.windows import read
 
     doing = "reading, layer by layer"
-    tell(doing)
-    return read(model, words, stride, progress=lambda done, total: tell(doing, done, total))
+    report(doing)
+    return read(model, words, stride, progress=lambda done, total: report(doing, done, total))
 
 
 def _write(
@@ -221,17 +223,17 @@ def _write(
     html: Path | None,
     png: Path | None,
     csv: Path | None,
-    tell: Tell,
+    report: Report,
 ) -> list[Path]:
     from limelight.views import save
     from limelight.views.table import write_csv
 
     for path in (html, png):
         if path is not None:
-            tell(f"writing {_name(path.name)}")
+            report(f"writing {_name(path.name)}")
             save(recording, path, shown.layer, shown.head)
     if csv is not None:
-        tell(f"writing {_name(csv.name)}")
+        report(f"writing {_name(csv.name)}")
         write_csv(recording, csv)
     return [path for path in (html, png, csv) if path is not None]
 
@@ -268,25 +270,25 @@ def _print(
 
 def _remarks(reading: Reading) -> list[str]:
     """What a reader must know about how much was read, and how well."""
-    said: list[str] = []
+    remarks: list[str] = []
     count = len(reading.windows)
     if count > 1:
         size = max(last - first for first, last in reading.windows)
         why = f": the model was trained on {reading.trained}" if reading.trained else ""
-        said.append(f"{reading.total:,} tokens in {count} windows of up to {size:,}{why}.")
+        remarks.append(f"{reading.total:,} tokens in {count} windows of up to {size:,}{why}.")
     elif reading.taken < reading.total:
-        said.append(
+        remarks.append(
             f"The first {reading.taken:,} of {reading.total:,} tokens: the model takes no more at "
             "once. --stride N looks at all of them, in windows that begin N tokens apart."
         )
     if reading.unknown * 5 >= reading.total:
-        said.append(
+        remarks.append(
             f"{reading.unknown} of {reading.total} tokens are unknown to this model ([UNK]): it "
             "does not read this script, and what it attends to says little."
         )
     if reading.recording.nonfinite:
-        said.append(reading.recording.nonfinite)
-    return said
+        remarks.append(reading.recording.nonfinite)
+    return remarks
 
 
 def _print_json(
@@ -312,7 +314,7 @@ def _print_json(
         "rule": None if link is None else rule(layer, head),
         "layer": shown.layer,
         "head": shown.head,
-        # null of a text of more than a thousand tokens
+        # null for a text of more than a thousand tokens
         "weights": None if weights is None else weights.tolist(),
     }
     # ASCII, so that no token can reach a terminal as anything but text

@@ -75,7 +75,7 @@ def ended_by(name: str) -> Generator[None]:
     """A signal ends the block as an exception does, so that half-written files are removed.
 
     What standard output still holds is written too, and an output that cannot take it is an error
-    here rather than a complaint of the interpreter at its end.
+    here rather than a message of the interpreter at exit.
     """
 
     def end(number: int, _: FrameType | None) -> None:
@@ -105,7 +105,7 @@ def _flush() -> None:
     except OSError as error:
         # The interpreter would try again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
-        if isinstance(error, BrokenPipeError):  # whoever read it has seen enough
+        if isinstance(error, BrokenPipeError):  # the reader closed the pipe
             raise SystemExit(1) from None
         raise _unwritten(error) from error
 

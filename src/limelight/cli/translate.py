@@ -29,7 +29,7 @@ def translate(
     texts = list(text) if text else _lines()
     if save is not None and len(texts) != 1:
         raise OptionError(f"--save records one text, found {len(texts)}")
-    # Said before the model runs, not after.
+    # Checked before the model runs.
     if save is not None:
         check_ending(save)
         check_writable(save)

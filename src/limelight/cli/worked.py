@@ -33,7 +33,7 @@ def worked(
     """Work through attention step by step, and check printed numbers.
 
     A file of your own is TOML: tokens, x, w_query, w_key, w_value, or [[heads]] of them; w_output,
-    mask, scale, residual, memory and [[layers]] where wanted; [printed] is what the audit reads.
+    mask, scale, residual, memory and [[layers]] as needed; [printed] is what the audit reads.
     """
     from limelight.errors import FileError, OptionError
     from limelight.insight.worked.parsing import known_examples

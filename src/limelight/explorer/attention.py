@@ -102,20 +102,24 @@ def link_frame(
 
     Summed over the keys, averaged over the queries. Rows of a few queries are computed whole, which
     is exact; of many queries only what lies between them and the keys, up to rounding, so that all
-    places of a word in a long text can be asked for.
+    places of a word in a long text can be queried.
     """
     for token in queries:
         _check_token("queries", token, len(recording.queries))
     for token in keys:
         _check_token("keys", token, len(recording.tokens))
-    asked, wanted = torch.tensor(queries), torch.tensor(keys)
+    query_indices, key_indices = torch.tensor(queries), torch.tensor(keys)
     sums: list[Tensor] = []
     for seen in recording.layers:
         total = torch.zeros(seen.extent.h)
-        for rows in asked.split(_ROWS):
+        for rows in query_indices.split(_ROWS):
             job.pause()
-            exact = len(asked) <= _EXACT
-            weights = seen.rows(rows)[..., wanted] if exact else weights_between(seen, rows, wanted)
+            exact = len(query_indices) <= _EXACT
+            weights = (
+                seen.rows(rows)[..., key_indices]
+                if exact
+                else weights_between(seen, rows, key_indices)
+            )
             total += weights[0].float().sum((-2, -1)).cpu()
         sums.append(total / len(queries))
     return frame({"queries": list(queries), "keys": list(keys)}, {"weights": torch.stack(sums)})

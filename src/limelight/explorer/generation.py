@@ -50,7 +50,7 @@ def continuation(
             raise OptionError(f"after names token {token}, expected 0 to {vocabulary - 1}")
     if len(ids) > min(model.config.context, 8192):
         raise OptionError(f"the text has {len(ids):,} tokens, too many to go on from")
-    room = tokens_left(model, ids, max_tokens)
+    limit = tokens_left(model, ids, max_tokens)
     how = Sampling(temperature=temperature)
     chance = generators(seed, [ids])
     job.report({"prompt": [visible(model.tokens.decode([token])) for token in ids]})
@@ -58,7 +58,7 @@ def continuation(
     end = set(model.tokens.end)
     reader = read(model, [ids], max_tokens)
     logits, attended = _watched(reader.begin)
-    while len(written) < room:
+    while len(written) < limit:
         job.pause()
         probabilities = logits[0].float().softmax(-1)
         token = how.draw(logits, [[*ids, *written]], chance)[0]
@@ -82,7 +82,7 @@ def continuation(
         written.append(token)
         if token in end:
             break
-        if len(written) < room:
+        if len(written) < limit:
             logits, attended = _watched(lambda token=token: reader.step([token]))
     why = "end" if written and written[-1] in end else "length"
     return {"ids": written, "why": why}

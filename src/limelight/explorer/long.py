@@ -54,7 +54,7 @@ def tile_frame(
     """Weights from row `top` and column `left` on, `size` cells each way: `weights` r c.
 
     With `run` 1 the exact weights; else the largest of each cell of `run` × `run` tokens, which
-    are only looked at as colours: their rows are normalised by the log-sum-exp that was noted.
+    are only looked at as colours: their rows are normalised by the recorded log-sum-exp.
     """
     seen, position = recording.seen(layer), recording.head_position(head)
     _, _, i, j = seen.extent
@@ -103,10 +103,10 @@ def tokens_frame(
 
 
 def weights_between(seen: Seen, rows: Tensor, keys: Tensor) -> Tensor:
-    """exp(score − log-sum-exp as noted) of some queries and keys: `b h r c`.
+    """exp(score − recorded log-sum-exp) of some queries and keys: `b h r c`.
 
     Off by the rounding of the scores, but no row is summed: exact weights take whole rows, however
-    few of their columns are wanted.
+    few of their columns are needed.
     """
     source = seen.source
     if not isinstance(source, Recomputed):

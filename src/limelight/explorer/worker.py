@@ -40,7 +40,7 @@ class ClientDisconnectedError(Exception):
 
 @dataclass
 class Job:
-    """One piece of work and whoever waits for it; the work itself is handed its job."""
+    """One piece of work and its waiting request; the work itself is handed its job."""
 
     worker: Worker
     work: Callable[[Job], Any]
@@ -48,7 +48,7 @@ class Job:
     seconds: float
     done: Callable[[Any, BaseException | None], None]
     report: Callable[[dict[str, Any]], None] = lambda _: None
-    """how far the work is, for whoever waits"""
+    """how far the work is, for the waiting request"""
     cancelled: threading.Event = field(default_factory=threading.Event)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     deadline: float = 0.0

@@ -246,8 +246,8 @@ def cause(
                 "on the attention interface"
             )
         measured = _measure(clean, controls, seed)
-    said = text if isinstance(text, str) else ""
-    return _result(clean, said, measured, seed)
+    prompt = text if isinstance(text, str) else ""
+    return _result(clean, prompt, measured, seed)
 
 
 def _measure(clean: CleanRun, controls: int, seed: int) -> dict[str, Any]:

@@ -66,8 +66,8 @@ def watch_rows(
     seen: dict[int, Seen] = {}
 
     def record(call: AttentionCall) -> Tensor:
-        output, noted = call.attend(lens=lens)
-        seen[layer_of(call)] = noted
+        output, layer_seen = call.attend(lens=lens)
+        seen[layer_of(call)] = layer_seen
         return output
 
     with torch.no_grad(), intercept(record, runner.model):
@@ -348,8 +348,8 @@ def retrieval(
         before, needle, after, answer = (encode(part) for part in prompt)
         ids = torch.tensor([*before, *needle, *after, *answer])
         steps = torch.arange(len(ids) - len(answer) - 1, len(ids) - 1)
-        layers, said = watch_rows(runner, ids[None], Lens(top=1, value_top=1), steps)
-        copied = said[0].argmax(-1).cpu() == ids[steps + 1]
+        layers, logits = watch_rows(runner, ids[None], Lens(top=1, value_top=1), steps)
+        copied = logits[0].argmax(-1).cpu() == ids[steps + 1]
         start, stop = len(before), len(before) + len(needle)
         there = torch.arange(start, stop)
         for prefix in ("", "value "):

@@ -91,8 +91,8 @@ class HeadOutput(Result):
         for r in range(min(n, self.directions.shape[1])):
             along = self.directions[:, r]
             most = along.abs().topk(min(3, len(along))).indices.tolist()
-            said = ", ".join(f"{self.tokens[j]} {float(along[j]):+.2f}" for j in most)
-            rows.append((r, float(self.gains[r]), float(along.sum()), said))
+            shares = ", ".join(f"{self.tokens[j]} {float(along[j]):+.2f}" for j in most)
+            rows.append((r, float(self.gains[r]), float(along.sum()), shares))
         return Table(("direction", "gain", "written", "by"), rows, "Through which value directions")
 
     def figure(self) -> Figure:

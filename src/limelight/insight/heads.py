@@ -198,9 +198,9 @@ class HeadRoles(Result):
                 strength = 0.0 if not name else float(self.scores[name].held[layer, head])
                 axes.add_patch(_cell(head, layer, colours.get(name, LIGHT.line), strength))
                 if name:
-                    said = f"{strength:.2f}".removeprefix("0")
+                    label = f"{strength:.2f}".removeprefix("0")
                     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6}
-                    axes.text(head, layer, said, color=LIGHT.ink, **style)
+                    axes.text(head, layer, label, color=LIGHT.ink, **style)
         axes.set_xlim(-0.5, self.heads - 0.5)
         axes.set_ylim(self.layers - 0.5, -0.5)
         axes.set_xticks(range(self.heads))

@@ -1,4 +1,4 @@
-"""What a lens noted of each layer, or what one sweep over the weights finds."""
+"""What a lens recorded of each layer, or what one sweep over the weights finds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from limelight.seeing.choice import LENS
 
 
 class LayerStatistics(NamedTuple):
-    """What a lens noted of one layer; no weight in it is NaN."""
+    """What a lens recorded of one layer; no weight in it is NaN."""
 
     weights: Tensor
     """h i k: each query's strongest links, strongest first"""
@@ -28,7 +28,7 @@ class LayerStatistics(NamedTuple):
 
 
 def layer_statistics(seen: Seen) -> LayerStatistics:
-    """What the lens noted, or what one sweep over the weights finds."""
+    """What the lens recorded, or what one sweep over the weights finds."""
     statistics = seen.statistics
     top, received, entropy, distance = (
         statistics.top,

@@ -39,21 +39,21 @@ class BlockInput:
 
 def block_inputs(model: Encoder | Decoder, run: Callable[[], Tensor]) -> list[BlockInput]:
     """What every block takes in during a run."""
-    noted: list[BlockInput] = []
+    inputs: list[BlockInput] = []
 
-    def note(block: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def record(block: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         assert isinstance(block, Block)
-        noted.append(BlockInput(block, args[0], args[1:], options))
+        inputs.append(BlockInput(block, args[0], args[1:], options))
 
     hooks = [
-        block.register_forward_pre_hook(note, with_kwargs=True) for block in model.stack.blocks
+        block.register_forward_pre_hook(record, with_kwargs=True) for block in model.stack.blocks
     ]
     try:
         run()
     finally:
         for hook in hooks:
             hook.remove()
-    return noted
+    return inputs
 
 
 class EncoderPatcher:
@@ -127,7 +127,7 @@ class DecoderPatcher:
         rows = torch.zeros(len(x), dtype=torch.int64)
         for block_input, kept in zip(self._inputs[layer:], self._cache.blocks[layer:], strict=True):
             block_cache = copy.deepcopy(kept)
-            block_cache.own.select(rows)
+            block_cache.self_attention.select(rows)
             x = block_input.run(x, cache=block_cache)
         norm = self._model.stack.norm
         return self._model.logits((x if norm is None else norm(x))[:, 0])

@@ -48,10 +48,10 @@ class Rollout(Result):
     def table(self) -> Table:
         """The tokens in their order; of a long text those with the largest shares."""
         rows = [(j, self.tokens[j], float(self.shares[j])) for j in self._largest]
-        said = f" (the {len(rows)} largest of {len(self.tokens):,})"
+        suffix = f" (the {len(rows)} largest of {len(self.tokens):,})"
         title = f'rollout of "{self.tokens[self.token]}"'
         return Table(
-            ("place", "token", "share"), rows, title + said * (len(rows) < len(self.tokens))
+            ("place", "token", "share"), rows, title + suffix * (len(rows) < len(self.tokens))
         )
 
     @property
@@ -159,6 +159,6 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
     # rows of A sum to 1, so a head passes on all it is given: this restores what float32 lost;
     # heads that share values share a gradient
     passed = gradient[0, :, :, 0].cpu().double()  # g j
-    given = towards[0].cpu().double().sum(-1).view(len(passed), -1).sum(1, keepdim=True)
-    passed = passed * (given / passed.sum(-1, keepdim=True).clamp(min=1e-30))
+    row_sums = towards[0].cpu().double().sum(-1).view(len(passed), -1).sum(1, keepdim=True)
+    passed = passed * (row_sums / passed.sum(-1, keepdim=True).clamp(min=1e-30))
     return passed.sum(0) / seen.extent.h

@@ -154,14 +154,14 @@ def layer_of(call: AttentionCall) -> int:
 def _own(model: Encoder | Decoder, text: str | Tensor) -> Runner:
     device = next(model.parameters()).device
     if isinstance(text, Tensor):
-        ids, (said, tokens) = text.to(device), _numbered(text)
+        ids, (prompt, tokens) = text.to(device), _numbered(text)
     elif model.tokens is None:
         raise UnavailableError("this model came without a tokenizer: give token ids, a tensor of n")
     else:
         encoded = model.tokens.encode(text, limit=model.config.context)
         special = [token in model.tokens.special for token in encoded.ids]
         tokens = place_tokens(text, encoded.spans, encoded.pieces, special)
-        ids, said = torch.tensor(encoded.ids, device=device), text
+        ids, prompt = torch.tensor(encoded.ids, device=device), text
 
     def run(rows: Tensor, place: int | Tensor) -> Tensor:
         if isinstance(model, Decoder):
@@ -172,7 +172,7 @@ def _own(model: Encoder | Decoder, text: str | Tensor) -> Runner:
     predicts = isinstance(model, Decoder)
     known = model.tokens
     piece: Callable[[int], str] = str if known is None else lambda token: known.decode([token])
-    return Runner(model, name, ids, said, tokens, predicts, run, model.embedding.tokens, piece)
+    return Runner(model, name, ids, prompt, tokens, predicts, run, model.embedding.tokens, piece)
 
 
 def _hugging_face(
@@ -183,11 +183,11 @@ def _hugging_face(
     foreign: PreTrainedModel = model  # pyright: ignore[reportAssignmentType]
     if isinstance(text, Tensor):
         ids = text.to(foreign.device)
-        said, tokens = tokens_of_ids(tokenizer, ids.tolist(), len(ids), None)
+        prompt, tokens = tokens_of_ids(tokenizer, ids.tolist(), len(ids), None)
     elif tokenizer is None:
         raise OptionError("a Hugging Face model needs its tokenizer= to read a text")
     else:
-        ids, said, tokens = _tokenized(text, tokenizer)
+        ids, prompt, tokens = _tokenized(text, tokenizer)
         ids = ids.to(foreign.device)
     if getattr(foreign.config, "is_encoder_decoder", False):
         raise UnavailableError(
@@ -206,7 +206,7 @@ def _hugging_face(
     embedding: Any = foreign.get_input_embeddings()
     piece = str if tokenizer is None else _decoder(tokenizer)
     name = type(model).__name__
-    return Runner(foreign, name, ids, said, tokens, predicts, run, embedding, piece)
+    return Runner(foreign, name, ids, prompt, tokens, predicts, run, embedding, piece)
 
 
 def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
@@ -227,10 +227,10 @@ def _plain(
                 f"a {name} has no tokenizer: give tokenizer=, or the input of one text as a "
                 "tensor, n token ids or n m vectors"
             )
-        inputs, said, tokens = _tokenized(text, tokenizer)
+        inputs, prompt, tokens = _tokenized(text, tokenizer)
         piece = _decoder(tokenizer)
     else:
-        inputs, (said, tokens) = text, _numbered(text)
+        inputs, (prompt, tokens) = text, _numbered(text)
     if inputs.ndim not in (1, 2) or (inputs.ndim == 1) == inputs.is_floating_point():
         raise OptionError(
             "the input of one text must be n token ids or n m vectors, found "
@@ -254,7 +254,7 @@ def _plain(
             f"model must give a tensor (b, n, c) for {(1, *inputs.shape)}, "
             f"found {tuple(ends.shape)}"
         )
-    return Runner(model, name, inputs, said, tokens, predicts, run, embedding, piece)
+    return Runner(model, name, inputs, prompt, tokens, predicts, run, embedding, piece)
 
 
 def _first_tensor(output: Any) -> Tensor:

@@ -28,27 +28,27 @@ def strongest(recording: Recording, n: int = 10) -> Strongest:
     is no link.
     """
     check_whole("n", n, 0)
-    noted = summary(recording)
+    stats = summary(recording)
 
     def lists(which: Callable[[Links], Tensor]) -> list[Link]:
         links = top_links(recording, n, n, lambda some: some.weights.where(which(some), 0.0))
         return [link for _, link in links]
 
-    return Strongest(lists(noted.plain), lists(noted.others))
+    return Strongest(lists(stats.plain), lists(stats.others))
 
 
 def head_links(recording: Recording) -> HeadLinks:
     """The strongest link of every head, by weight, background left out."""
-    noted = summary(recording)
-    if noted.best is None:
-        object.__setattr__(noted, "best", _head_links(recording, noted))
-    assert noted.best is not None
-    return noted.best
+    stats = summary(recording)
+    if stats.best is None:
+        object.__setattr__(stats, "best", _head_links(recording, stats))
+    assert stats.best is not None
+    return stats.best
 
 
-def _head_links(recording: Recording, noted: Summary) -> HeadLinks:
+def _head_links(recording: Recording, stats: Summary) -> HeadLinks:
     def plain_weights(links: Links) -> Tensor:
-        return links.weights.where(noted.plain(links), 0.0)
+        return links.weights.where(stats.plain(links), 0.0)
 
     layers = range(len(recording.layers))
     best = [top_links_of_layer(recording, layer, 1, plain_weights) for layer in layers]
@@ -82,7 +82,7 @@ def salient(recording: Recording, layer: int | None = None, head: int | None = N
     Neighbours attend to one another in any model, some keys are looked at by everyone, and some
     heads look so many tokens back whatever stands there: weight alone would pick those. key_j is
     what the other queries that may see key j give to it on average, offset_δ what other queries
-    give to the key δ before them or next to it (of the links noted). Neighbouring words count
+    give to the key δ before them or next to it (of the recorded links). Neighbouring words count
     nothing, and the logarithm lets reach count without letting it win over weight: a link over 8
     words is worth as much as one over 2 that is three times as strong. Background tokens have no
     say, and function words (articles, prepositions, conjunctions, auxiliaries; English and German)
@@ -111,14 +111,14 @@ def salient_links(
 ) -> list[Link]:
     """The n most salient links, at most two of one head, no two between the same words."""
     check_whole("n", n, 0)
-    noted = summary(recording)
-    known = noted.lists.get((layer, head))
+    stats = summary(recording)
+    known = stats.lists.get((layer, head))
     if known is None or len(known) < n > _LISTED:
         best = top_links(
-            recording, max(n, _LISTED), FEW, noted.unexplained, layer, head,
+            recording, max(n, _LISTED), FEW, stats.unexplained, layer, head,
             reach=math.log2(FAR), distinct=True,
         )  # fmt: skip
-        known = noted.lists[layer, head] = [link for _, link in best]
+        known = stats.lists[layer, head] = [link for _, link in best]
     return known[:n]
 
 
@@ -138,9 +138,9 @@ def opening(recording: Recording, layer: int | None = None, head: int | None = N
         return link
     layer = recording.layer_numbers[0] if layer is None else layer
     head = recording.head_numbers[0] if head is None else head
-    noted = summary(recording).layers[recording.layer_numbers.index(layer)]
+    stats = summary(recording).layers[recording.layer_numbers.index(layer)]
     position = recording.head_position(head)
-    first = noted.weights[position, 0][noted.keys[position, 0] == 0]
+    first = stats.weights[position, 0][stats.keys[position, 0] == 0]
     return recording.link(layer, head, 0, 0, float(first.sum()))
 
 
@@ -151,11 +151,11 @@ def receivers(recording: Recording, n: int = 8) -> list[tuple[int, float]]:
 
     share_j = Σ over layers, heads and queries of weights_ij / Σ over all keys
     """
-    noted = summary(recording)
-    total = torch.stack([layer.received.double().sum(0) for layer in noted.layers]).sum(0)
+    stats = summary(recording)
+    total = torch.stack([layer.received.double().sum(0) for layer in stats.layers]).sum(0)
     share = total / total.sum().clamp_min(1e-30)
-    telling = noted.content_keys & (noted.key_worth == 1)
-    best = (share * telling).topk(min(n, len(share)))
+    informative = stats.content_keys & (stats.key_worth == 1)
+    best = (share * informative).topk(min(n, len(share)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [(key, value) for key, value in pairs if value > 0]
 
@@ -166,8 +166,8 @@ def copies(recording: Recording, n: int = 6) -> list[Link]:
     Strongest first, one for each word. Heads that do so (induction heads) continue a repeated
     passage. Olsson et al. 2022, https://arxiv.org/abs/2209.11895
     """
-    noted = summary(recording)
-    if noted.words is None:
+    stats = summary(recording)
+    if stats.words is None:
         return []
     numbers: dict[str, int] = {}
     texts = [numbers.setdefault(token.text, len(numbers)) for token in recording.tokens]
@@ -178,7 +178,7 @@ def copies(recording: Recording, n: int = 6) -> list[Link]:
         match = same[before.clamp_min(0)] == same[links.queries]
         # what stands next to a token repeats nothing
         past = (before >= 0) & (links.keys < links.queries - 2)
-        plain = noted.content_queries[links.queries] & noted.content_keys[links.keys.clamp_min(0)]
+        plain = stats.content_queries[links.queries] & stats.content_keys[links.keys.clamp_min(0)]
         return links.weights.where(match & past & plain, 0.0)
 
     best = top_links(recording, 8 * n, 4 * n, follows)
@@ -196,7 +196,7 @@ def pooled(
     background: bool = False,
     head: int | None = None,
 ) -> Tensor:
-    """The strongest noted link in each of `rows × columns` cells, for every head: `h rows columns`.
+    """The strongest recorded link in each of `rows × columns` cells: `h rows columns`.
 
     Of the eight strongest links of each query, say, rather than of all weights: what is missed is
     weaker than each of those eight. Query i lies in row ⌊i·R/I⌋, keys alike.
@@ -209,18 +209,18 @@ def pooled(
         head: only the head at this position.
     """
     whole = summary(recording)
-    noted = whole.layers[recording.layer_numbers.index(layer)]
+    stats = whole.layers[recording.layer_numbers.index(layer)]
     if head is not None:
         only = slice(head, head + 1)
-        noted = noted._replace(keys=noted.keys[only], weights=noted.weights[only])
+        stats = stats._replace(keys=stats.keys[only], weights=stats.weights[only])
     queries, keys = len(whole.content_queries), len(whole.content_keys)
     rows, columns = min(cells[0], queries), min(cells[1], keys)
-    counts = noted.keys >= 0
+    counts = stats.keys >= 0
     if not background:
-        counts = counts & whole.content_keys[noted.keys.clamp_min(0)]
+        counts = counts & whole.content_keys[stats.keys.clamp_min(0)]
     row = torch.arange(queries)[:, None] * rows // max(queries, 1)
-    place = row * columns + noted.keys.clamp_min(0) * columns // max(keys, 1)
-    empty = torch.zeros(noted.keys.shape[0], rows * columns)
-    weights = noted.weights.where(counts, 0.0)
+    place = row * columns + stats.keys.clamp_min(0) * columns // max(keys, 1)
+    empty = torch.zeros(stats.keys.shape[0], rows * columns)
+    weights = stats.weights.where(counts, 0.0)
     result = empty.scatter_reduce_(1, place.flatten(1), weights.flatten(1), "amax")
     return result.unflatten(1, (rows, columns))

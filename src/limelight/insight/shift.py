@@ -87,8 +87,8 @@ class Shift(Result):
             for layer, sizes in enumerate(took):
                 most = sizes.topk(min(n, len(sizes)))
                 parts = zip(most.indices.tolist(), most.values.tolist(), strict=True)
-                said = ", ".join(f"{names[j]} {size:.2f}" for j, size in parts)
-                rows.append((text if layer == 0 else "", layer, said))
+                sources = ", ".join(f"{names[j]} {size:.2f}" for j, size in parts)
+                rows.append((text if layer == 0 else "", layer, sources))
         title = f'What "{self.word}" took, layer by layer (‖weight · value‖, all heads)'
         return Table(("sentence", "layer", "most from"), rows, title)
 

@@ -1,6 +1,6 @@
 """What is known of a recording without its weights: background tokens, and how links are valued.
 
-Everything is read from what the lens noted of each query (its top links, entropy, distance) and of
+All is read from what the lens recorded of each query (its top links, entropy, distance) and of
 each key (what it receives): one `Summary` per recording, in memory linear in the text.
 """
 
@@ -75,7 +75,7 @@ class Links(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """What the lens noted of a recording, and what follows from it."""
+    """What the lens saw, and what follows from it."""
 
     layers: tuple[LayerStatistics, ...]
     sinks: frozenset[int]
@@ -101,7 +101,7 @@ class Summary:
 
     @classmethod
     def of(cls, recording: Recording) -> Summary:
-        """By what the lens noted, or in one sweep over the weights where it noted less."""
+        """By what the lens recorded, or in one sweep over the weights where it recorded less."""
         layers = tuple(layer_statistics(seen) for seen in recording.layers)
         sinks = _sinks(recording, layers)
         separators = {j for j, token in enumerate(recording.tokens) if token.separates}
@@ -120,21 +120,21 @@ class Summary:
     @cached_property
     def entropy(self) -> Tensor:
         """How spread out a head looks, mean over its queries, in bits: `layers heads`."""
-        return torch.stack([noted.entropy.mean(-1) / math.log(2) for noted in self.layers])
+        return torch.stack([layer.entropy.mean(-1) / math.log(2) for layer in self.layers])
 
     @cached_property
     def distance(self) -> Tensor:
         """How far a head looks, mean over its queries, in tokens: `layers heads`."""
-        return torch.stack([noted.distance.mean(-1) for noted in self.layers])
+        return torch.stack([layer.distance.mean(-1) for layer in self.layers])
 
     @cached_property
     def received(self) -> Tensor:
         """What keys receive per query, mean over all layers and heads: `j`."""
-        total = torch.stack([noted.received.mean(0) for noted in self.layers]).mean(0)
+        total = torch.stack([layer.received.mean(0) for layer in self.layers]).mean(0)
         return total / max(1, len(self.content_queries))
 
     def links(self, layer: int, head: int) -> Links:
-        """All links that were noted of a head, both by position: `i k`."""
+        """All links that were recorded of a head, both by position: `i k`."""
         keys, weights = self.layers[layer].keys[head], self.layers[layer].weights[head]
         queries = torch.arange(len(self.content_queries))[:, None].expand_as(keys)
         return Links(layer, torch.full_like(keys, head), queries, keys, weights)
@@ -182,22 +182,22 @@ class Summary:
 
     @cached_property
     def _offsets(self) -> list[Tensor]:
-        """The weight noted at each offset, added up over all queries: `h 2n+1` of each layer."""
+        """The weight recorded at each offset, added up over all queries: `h 2n+1` of each layer."""
         totals: list[Tensor] = []
         size = len(self.content_queries)
-        for noted in self.layers:
-            offset = torch.arange(size)[:, None] - noted.keys.clamp_min(0) + size
-            total = torch.zeros(noted.keys.shape[0], 2 * size + 1)
-            totals.append(total.scatter_add_(1, offset.flatten(1), noted.weights.flatten(1)))
+        for layer in self.layers:
+            offset = torch.arange(size)[:, None] - layer.keys.clamp_min(0) + size
+            total = torch.zeros(layer.keys.shape[0], 2 * size + 1)
+            totals.append(total.scatter_add_(1, offset.flatten(1), layer.weights.flatten(1)))
         return totals
 
     @cached_property
     def least(self) -> list[Tensor]:
-        """The most that a link which was not noted can weigh, by query: `h i` of each layer."""
+        """The most that a link which was not recorded can weigh, by query: `h i` of each layer."""
         return [
-            noted.weights[..., -1] if noted.keys.shape[-1] < len(self.content_keys)
-            else torch.zeros(noted.keys.shape[:2])
-            for noted in self.layers
+            layer.weights[..., -1] if layer.keys.shape[-1] < len(self.content_keys)
+            else torch.zeros(layer.keys.shape[:2])
+            for layer in self.layers
         ]  # fmt: skip
 
 
@@ -231,14 +231,14 @@ def _sinks(recording: Recording, layers: Sequence[LayerStatistics]) -> frozenset
     special = {j for j, token in enumerate(recording.tokens) if token.special}
     queries, keys = len(recording.queries), len(recording.tokens)
     if keys > 1 and queries > 1:
-        share = float(torch.stack([noted.received[:, 0] for noted in layers]).mean()) / queries
+        share = float(torch.stack([layer.received[:, 0] for layer in layers]).mean()) / queries
         # A causal model's early queries see few keys: the first token's even share is larger.
         causal = _looks_back_only(layers)
         even = sum(1 / (i + 1) for i in range(queries)) / queries if causal else 1 / keys
         if share > min(4 * even, 0.5):
             special.add(0)
     if keys > 2 * AROUND:
-        drawn = torch.stack([noted.received.double().sum(0) for noted in layers]).sum(0)
+        drawn = torch.stack([layer.received.double().sum(0) for layer in layers]).sum(0)
         near = torch.cat([drawn[:AROUND].flip(0), drawn, drawn[-AROUND:].flip(0)])
         usual = near.unfold(0, 2 * AROUND + 1, 1).median(-1).values
         much = drawn > 6 * usual.clamp_min(drawn.mean())

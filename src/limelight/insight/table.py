@@ -97,7 +97,7 @@ class Table:
         widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
         tight = sum(widths) + 2 * len(widths) > options.max_width
         for place, (name, number) in enumerate(zip(names, self.numeric(), strict=True)):
-            # Where room is short, the names of numbers wrap rather than the text beside them.
+            # In a narrow terminal the names of numbers wrap rather than the text beside them.
             entries = [*name.split(), *(row[place] for row in cells)]
             most = max(map(cell_len, entries)) if number and tight else None
             table.add_column(Text(name), justify="right" if number else "left", max_width=most)

@@ -34,11 +34,11 @@ def top_keys(recording: Recording, n: int = 3, query: int = 0) -> list[Link]:
     size = len(recording.tokens)
     weights = torch.zeros(len(recording.layers) * heads, size)
     for place, seen in enumerate(recording.layers):
-        noted = seen.top.weights[0, :, query].float().cpu()
+        recorded = seen.top.weights[0, :, query].float().cpu()
         keys = seen.top.indices[0, :, query].cpu()
         rows = weights[place * heads : (place + 1) * heads]
         # a key of -1 is no link and weighs 0
-        rows.scatter_add_(1, keys.clamp_min(0), noted)
+        rows.scatter_add_(1, keys.clamp_min(0), recorded)
     weights = weights.nan_to_num(0.0, 0.0, 0.0)
     silent = [token.special or token.separates for token in recording.tokens]
     silent[0] |= float(weights[:, 0].mean()) > SINK

@@ -1,8 +1,8 @@
-"""The highest-valued links of a recording, exact whatever the lens noted.
+"""The highest-valued links of a recording, exact whatever the lens recorded.
 
 A link is worth at most its weight times a known factor, so few have to be valued: of the links that
-were noted those that weigh enough, and of the others, each at most as heavy as the lightest that
-was noted of its row, those of rows where that could matter: hardly ever one.
+were recorded those that weigh enough, and of the others, each at most as heavy as the lightest that
+was recorded of its row, those of rows where that could matter: hardly ever one.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def top_links(
     positions = [recording.head_position(number) for number in heads]
     by_layer: dict[int, list[list[Ranked]]] = {}
     least, listed = 0.0, list[tuple[float, Link]]()
-    # what was noted of all layers comes first: what that is worth spares most rows of the second
+    # the recorded links of all layers come first: their values spare most rows of the second
     for complete in (False, True):
         for number in numbers:
             recording.seen(number)
@@ -65,7 +65,7 @@ def top_links(
                 recording, recording.layer_numbers.index(number), positions, per_head, value,
                 least, reach,
             )  # fmt: skip
-            found = search.completed(by_layer[number]) if complete else search.noted()
+            found = search.completed(by_layer[number]) if complete else search.recorded()
             by_layer[number] = found
             if complete:
                 listed = [pair for pair in listed if pair[1].layer != number]
@@ -102,7 +102,7 @@ def top_links_of_layer(
     """
     heads = range(recording.layers[position].extent.h)
     search = _Search(recording, position, heads, count, value)
-    return search.completed(search.noted())
+    return search.completed(search.recorded())
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,14 +122,14 @@ class _Search:
     reach: float = 1.0
     """value / weight, at most"""
 
-    def noted(self) -> list[list[Ranked]]:
-        """The best of the links that the lens noted."""
-        noted = summary(self.recording).layers[self.position]
-        every = list(self.heads) == list(range(len(noted.weights)))
+    def recorded(self) -> list[list[Ranked]]:
+        """The best of the links that the lens recorded."""
+        stats = summary(self.recording).layers[self.position]
+        every = list(self.heads) == list(range(len(stats.weights)))
         chosen = slice(None) if every else list(self.heads)
-        weights = noted.weights[chosen].flatten(1)
-        keys = noted.keys[chosen].flatten(1)
-        width = noted.weights.shape[-1]
+        weights = stats.weights[chosen].flatten(1)
+        keys = stats.keys[chosen].flatten(1)
+        width = stats.weights.shape[-1]
 
         def links(heads: Tensor, places: Tensor) -> Links:
             return Links(
@@ -152,7 +152,7 @@ class _Search:
         return by_head
 
     def completed(self, by_head: list[list[Ranked]]) -> list[list[Ranked]]:
-        """The same with links that were not noted: rows where one could matter are recomputed."""
+        """The same with all other links: rows where one could matter are recomputed."""
         seen = self.recording.layers[self.position]
         if seen.source is None:
             return by_head

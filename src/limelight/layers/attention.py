@@ -1,4 +1,4 @@
-"""The attention layer: projections, heads, and the way back."""
+"""The attention layer: input projections, attention in each head, output projection."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ class Attention(nn.Module):
         heads_see: "all" of the input, or each its own "slice" of m/h channels, with W_t of
             `d m/h`; then `inputs.weight` is `h 2d+e m/h`.
         scale: 1/√d unless given.
-        softcap: c bends the scores to c·tanh(scores/c), as Gemma 2 does; not unless given.
+        softcap: c caps the scores: c·tanh(scores/c), as Gemma 2 does; not unless given.
         head_norm: the ε of an RMS norm over the channels of each query and key head, before they
-            are turned, as Qwen 3 and Gemma 3 have; none unless given.
+            are rotated, as Qwen 3 and Gemma 3 have; none unless given.
         dropout: the probability that a weight is dropped in training.
 
     The formula of one head, softmax(QKᵀ/√d)V with W's of m × m and nothing around it:
@@ -130,11 +130,11 @@ class Attention(nn.Module):
         """`b i m` → `b i m` (without W^O: `b i h·e`).
 
         Args:
-            x: the tokens that ask.
+            x: the tokens that attend.
             memory: the tokens attended to, `b j m`; x itself unless given.
             mask: who may see whom, as in `attend`.
             bias: added to the scores, as in `attend`.
-            rotation: turns queries and keys by their positions (`Rotary`).
+            rotation: rotates queries and keys by their positions (`Rotary`).
             cache: earlier keys and values, which the new ones are appended to. With a memory: the
                 keys and values of the memory, projected by the first call and reused by the rest.
         """
@@ -188,11 +188,11 @@ class Attention(nn.Module):
             q, k, v = self.inputs(x).split(self._sizes(), dim=-1)
             query, key, value = self._by_head(q), self._by_head(k), self._values(v)
         else:
-            # Queries and keys lie side by side, so that one pass turns both.
+            # Queries and keys lie side by side, so that one pass rotates both.
             q, k, v = self._sizes()
-            turned, v = self.inputs(x).split((q + k, v), dim=-1)
-            turned = rotate(self._by_head(turned), rotation)
-            query, key = turned.split((self.heads, self.kv_heads), dim=2)
+            rotated, v = self.inputs(x).split((q + k, v), dim=-1)
+            rotated = rotate(self._by_head(rotated), rotation)
+            query, key = rotated.split((self.heads, self.kv_heads), dim=2)
             value = self._values(v)
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         if cache is not None:
@@ -205,7 +205,7 @@ class Attention(nn.Module):
         self._check_tokens("memory", memory)
         if rotation is not None:
             raise OptionError(
-                "rotation turns a text against itself: it cannot be used with a memory"
+                "rotation is relative to positions in one text: it cannot be used with a memory"
             )
         if not isinstance(self.inputs, nn.Linear):
             raise OptionError("heads_see='slice' is for self-attention: it cannot take a memory")

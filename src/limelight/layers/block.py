@@ -1,4 +1,4 @@
-"""A block: attention, then the feed-forward layer, with norms and the way around them."""
+"""A block: attention, then the feed-forward layer, with norms and residual connections."""
 
 from __future__ import annotations
 
@@ -118,15 +118,15 @@ class Block(nn.Module):
             raise ShapeError(f"x has shape {shape_text(x)}, expected {shape}")
         if cache is not None:
             check_value("cache", cache, BlockCache)
-        own, other = (None, None) if cache is None else cache
-        attention = partial(self.attention, mask=mask, bias=bias, rotation=rotation, cache=own)
-        x = self._around(x, self.attention_norm, attention, self.attention_out_norm)
+        self_cache, cross_cache = (None, None) if cache is None else cache
+        attention = partial(self.attention, mask=mask, bias=bias, rotation=rotation, cache=self_cache)
+        x = self._residual(x, self.attention_norm, attention, self.attention_out_norm)
         if self.cross is not None:
             if memory is None:
                 raise OptionError("this block attends to a memory: memory must be given")
-            cross = partial(self.cross, memory=memory, mask=memory_mask, cache=other)
-            x = self._around(x, self.cross_norm, cross)
-        return self._around(x, self.feedforward_norm, self.feedforward, self.feedforward_out_norm)
+            cross = partial(self.cross, memory=memory, mask=memory_mask, cache=cross_cache)
+            x = self._residual(x, self.cross_norm, cross)
+        return self._residual(x, self.feedforward_norm, self.feedforward, self.feedforward_out_norm)
 
     def attention_input(self, x: Tensor) -> Tensor:
         """What attention is run on: the tokens, normed where `order` says so."""
@@ -134,7 +134,7 @@ class Block(nn.Module):
         return x if norm is None else norm(x)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The output where what attention to the text gave is known: `… m`, `… m` → `… m`.
+        """The output, given what self-attention gave: `… m`, `… m` → `… m`.
 
         >>> import torch, limelight as ll
         >>> block, x = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8)), torch.randn(1, 5, 8)
@@ -144,18 +144,18 @@ class Block(nn.Module):
         """
         if self.cross is not None:
             raise OptionError("finish is for blocks without attention to a memory")
-        x = self._around(x, self.attention_norm, lambda _: attended, self.attention_out_norm)
-        return self._around(x, self.feedforward_norm, self.feedforward, self.feedforward_out_norm)
+        x = self._residual(x, self.attention_norm, lambda _: attended, self.attention_out_norm)
+        return self._residual(x, self.feedforward_norm, self.feedforward, self.feedforward_out_norm)
 
-    def _around(
+    def _residual(
         self,
         x: Tensor,
         norm: nn.Module | None,
         layer: Callable[[Tensor], Tensor],
         out_norm: nn.Module | None = None,
     ) -> Tensor:
-        """A layer with its way around it, and the norm where `order` puts it."""
-        if norm is None:  # "late": nothing goes around attention
+        """A layer with its residual connection, and the norm where `order` puts it."""
+        if norm is None:  # "late": attention has no residual connection
             return self._drop(layer(x))
         if self.order == "pre":
             return x + self._drop(layer(norm(x)))

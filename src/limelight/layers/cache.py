@@ -49,7 +49,7 @@ class KeyValues:
             self._scatter(key, value, *self._columns)
             return key, value
         new = key.shape[2]
-        keys, values = self._with_room(key, value, new)
+        keys, values = self._reserve(key, value, new)
         keys.narrow(2, self._end, new).copy_(key)
         values.narrow(2, self._end, new).copy_(value)
         self._end += new
@@ -69,55 +69,55 @@ class KeyValues:
         self._columns = rows, columns
 
     def select(self, rows: Tensor) -> None:
-        """Keep these batch rows, in this order; a row may be taken more than once."""
+        """Keep these batch rows, in this order; a row may be repeated."""
         if self._keys is not None and self._values is not None:
             self._keys = self._keys.index_select(0, rows.to(self._keys.device))
             self._values = self._values.index_select(0, rows.to(self._values.device))
 
-    def _with_room(self, key: Tensor, value: Tensor, new: int) -> tuple[Tensor, Tensor]:
+    def _reserve(self, key: Tensor, value: Tensor, new: int) -> tuple[Tensor, Tensor]:
         if self._keys is None or self._values is None:
-            room = max(self._capacity, new)
-            self._keys = key.new_empty(*key.shape[:2], room, key.shape[3])
-            self._values = value.new_empty(*value.shape[:2], room, value.shape[3])
+            capacity = max(self._capacity, new)
+            self._keys = key.new_empty(*key.shape[:2], capacity, key.shape[3])
+            self._values = value.new_empty(*value.shape[:2], capacity, value.shape[3])
             return self._keys, self._values
-        for name, given, kept in (("key", key, self._keys), ("value", value, self._values)):
-            if given.shape[:2] != kept.shape[:2] or given.shape[3] != kept.shape[3]:
-                b, g, _, d = kept.shape
+        for name, new_part, stored in (("key", key, self._keys), ("value", value, self._values)):
+            if new_part.shape[:2] != stored.shape[:2] or new_part.shape[3] != stored.shape[3]:
+                b, g, _, d = stored.shape
                 raise ShapeError(
-                    f"{name} has shape {shape_text(given)}, "
+                    f"{name} has shape {shape_text(new_part)}, "
                     f"expected ({b}, {g}, any, {d}) as in the cache"
                 )
         if self._end + new > self._keys.shape[2]:
             kept = self._end if self.window is None else min(self._end, self.window)
-            room = max(self._keys.shape[2], 2 * (kept + new))
-            self._keys = _moved(self._keys, self._end - kept, kept, room)
-            self._values = _moved(self._values, self._end - kept, kept, room)
+            capacity = max(self._keys.shape[2], 2 * (kept + new))
+            self._keys = _reallocated(self._keys, self._end - kept, kept, capacity)
+            self._values = _reallocated(self._values, self._end - kept, kept, capacity)
             self._end = kept
         return self._keys, self._values
 
     def _scatter(self, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> None:
         """Packed `1 g total d` into rows flush right; what no token fills stays zero."""
         batch, longest = int(rows[-1]) + 1, int(columns.max()) + 1
-        room = max(self._capacity, longest)
-        self._keys = key.new_zeros(batch, key.shape[1], room, key.shape[3])
-        self._values = value.new_zeros(batch, value.shape[1], room, value.shape[3])
+        capacity = max(self._capacity, longest)
+        self._keys = key.new_zeros(batch, key.shape[1], capacity, key.shape[3])
+        self._values = value.new_zeros(batch, value.shape[1], capacity, value.shape[3])
         self._keys[rows, :, columns] = key[0].transpose(0, 1)
         self._values[rows, :, columns] = value[0].transpose(0, 1)
         self._end, self._columns = longest, None
 
 
-def _moved(tensor: Tensor, start: int, length: int, room: int) -> Tensor:
+def _reallocated(tensor: Tensor, start: int, length: int, capacity: int) -> Tensor:
     b, g, _, d = tensor.shape
-    result = tensor.new_empty(b, g, room, d)
+    result = tensor.new_empty(b, g, capacity, d)
     result.narrow(2, 0, length).copy_(tensor.narrow(2, start, length))
     return result
 
 
 class BlockCache(NamedTuple):
-    """What one block remembers: of its own tokens, and of the memory it attends to."""
+    """The cache of one block, for attention to the text and to a memory."""
 
-    own: KeyValues
-    memory: KeyValues
+    self_attention: KeyValues
+    cross_attention: KeyValues
 
 
 class Cache:
@@ -128,7 +128,7 @@ class Cache:
     Args:
         layers: how many blocks the model has.
         window: how many tokens back a query looks, or None for all (`Config.window`).
-        capacity: tokens to make room for at once; storage doubles when it is full.
+        capacity: tokens to reserve storage for; it doubles when it is full.
 
     >>> import torch, limelight as ll
     >>> model = ll.Decoder(ll.Config.gpt2(vocabulary=50, width=8, layers=2, heads=2))
@@ -159,7 +159,7 @@ class Cache:
         """Tokens of each row, where rows differ."""
 
     def visible(self, new: int) -> int:
-        """How many columns the next `new` queries will be shown, their own included."""
+        """How many columns the next `new` queries can attend to, their own included."""
         return self.length + new if self.window is None else min(self.length, self.window) + new
 
     def begin_packed(self, lengths: Sequence[int], device: torch.device) -> None:
@@ -170,7 +170,7 @@ class Cache:
             torch.arange(sum(lengths), device=device) - (counts.cumsum(0) - max(lengths))[rows]
         )
         for block in self.blocks:
-            block.own.expect_packed(rows, columns)
+            block.self_attention.expect_packed(rows, columns)
 
     def advance(self, new: int) -> None:
         """Count `new` columns as read; the model calls this after its last block."""
@@ -189,9 +189,8 @@ class Cache:
         Args:
             rows: whole numbers, one for each row that the cache will have; repeats allowed.
         """
-        for own, memory in self.blocks:
-            own.select(rows)
-            memory.select(rows)
+        for block in self.blocks:
+            for stored in block:
+                stored.select(rows)
         if self.lengths is not None:
-            kept = [self.lengths[row] for row in rows.tolist()]
-            self.lengths = kept
+            self.lengths = [self.lengths[row] for row in rows.tolist()]

@@ -1,4 +1,4 @@
-"""The feed-forward layer: what happens to each token by itself."""
+"""The feed-forward layer, which maps each token by itself."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from limelight.ops.activations import gelu, gelu_tanh, swiglu
 
 Activation = Literal["relu", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"]
 
-RUN = 1024
-"""Tokens that are taken at once where no gradient asks for what lies between."""
+CHUNK = 1024
+"""Tokens per pass where no gradient needs the hidden activations."""
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
 """Activations of two matrices, gate and up."""
@@ -81,8 +81,10 @@ class FeedForward(nn.Module):
         if not x.ndim or x.shape[-1] != self.width:
             raise ShapeError(f"x has shape {shape_text(x)}, expected m = {self.width} as last axis")
         rows = x.shape[:-1].numel()
-        if rows <= RUN or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if rows <= CHUNK or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self.down(self._activate(self.up(x)))
-        # A token needs no other: of a long text only some are `f` channels wide at a time.
-        runs = x.reshape(rows, -1).split(RUN)
-        return torch.cat([self.down(self._activate(self.up(run))) for run in runs]).view(x.shape)
+        # Tokens are independent: in chunks, few are `f` channels wide at a time.
+        chunks = x.reshape(rows, -1).split(CHUNK)
+        return torch.cat([self.down(self._activate(self.up(chunk))) for chunk in chunks]).view(
+            x.shape
+        )

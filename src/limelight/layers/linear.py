@@ -1,4 +1,4 @@
-"""The linear map of every layer: PyTorch's module, quick also for one token at a time."""
+"""The linear map of every layer: PyTorch's module, fast also for one token at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ class Linear(nn.Linear):
             super().__init__(channels, outputs, bias)
         except (TypeError, RuntimeError) as error:
             reason = str(error).partition("\n")[0]
-            raise OptionError(f"a matrix of {outputs} x {channels} cannot be: {reason}") from None
+            raise OptionError(
+                f"a matrix of {outputs} x {channels} cannot be made: {reason}"
+            ) from None
 
     def forward(self, input: Tensor) -> Tensor:
         return project(input, self.weight, self.bias)

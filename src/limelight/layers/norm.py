@@ -1,4 +1,4 @@
-"""Normalisation: each token's vector is brought to unit size, then stretched by learned weights.
+"""Normalisation: each token's vector is brought to unit size, then scaled by learned weights.
 
     layer norm   y = (x − mean(x)) / √(var(x) + ε) · weight + bias
     RMS norm     y = x / √(mean(x²) + ε) · weight

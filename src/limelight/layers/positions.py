@@ -79,9 +79,9 @@ class RelativeBias(nn.Module):
         else:
             distance = (-distance).clamp(min=0)
         near = side // 2
-        # Logarithmic share of the way from `near` to `furthest`, in the buckets that are left.
-        share = torch.log(distance.clamp(min=1).float() / near) / math.log(self.furthest / near)
-        far = (near + (share * (side - near)).long()).clamp(max=side - 1)
+        # Logarithmic fraction of the way from `near` to `furthest`, in the buckets that are left.
+        fraction = torch.log(distance.clamp(min=1).float() / near) / math.log(self.furthest / near)
+        far = (near + (fraction * (side - near)).long()).clamp(max=side - 1)
         return first + torch.where(distance < near, distance, far)
 
     def forward(self, queries: int, keys: int) -> Tensor:

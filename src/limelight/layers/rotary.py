@@ -1,10 +1,10 @@
-"""Rotary positions: query and key are turned by an angle that grows with their position.
+"""Rotary positions: query and key are rotated by an angle that grows with their position.
 
 Channel t is paired with channel t + d/2 ("halves"), or channel 2t with 2t + 1 ("interleaved", as in
-Meta's own Llama files); the pair at position p turns by p·θ_t:
+Meta's own Llama files); the pair at position p is rotated by p·θ_t:
 
     θ_t = base^(−2t/d)          t = 0 … d/2 − 1
-    turned = x · cos(pθ) + swap(x) · sin(pθ)        swap(x) = [−second half, first half]
+    rotated = x · cos(pθ) + swap(x) · sin(pθ)        swap(x) = [−second half, first half]
 
 so that query·key depends on the distance of their positions only.
 Su et al. 2021, https://arxiv.org/abs/2104.09864
@@ -32,11 +32,11 @@ from limelight.errors import OptionError, ShapeError
 from limelight.fields import check_fields, check_value
 
 Pairs = Literal["halves", "interleaved"]
-"""Which two channels turn together: t and t + d/2, or 2t and 2t + 1."""
+"""Which two channels are rotated together: t and t + d/2, or 2t and 2t + 1."""
 
 
 class Rotation(NamedTuple):
-    """What turns queries and keys: both `b n 1 d`, or `1 n 1 d` for every row alike."""
+    """The rotation of queries and keys: both `b n 1 d`, or `1 n 1 d` for every row alike."""
 
     cos: Tensor
     sin: Tensor
@@ -45,7 +45,7 @@ class Rotation(NamedTuple):
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn `b n h d` by its positions; arithmetic in the rotation's float32, dtype as `x`."""
+    """Rotate `b n h d` by its positions; arithmetic in the rotation's float32, dtype as `x`."""
     if rotation.pairs == "halves":
         swapped = x.roll(x.shape[-1] // 2, -1)
     else:
@@ -153,7 +153,7 @@ class YarnScaling(Scaling):
 
 @dataclass(frozen=True)
 class Llama3Scaling(Scaling):
-    """Long waves are stretched, short ones stay, with a smooth passage between (Llama 3.1).
+    """Long waves are stretched, short ones stay, with a smooth transition between (Llama 3.1).
 
     A wave is long when it is longer than trained/low, short when shorter than trained/high.
     """
@@ -174,8 +174,8 @@ class Llama3Scaling(Scaling):
     def angles(self, base: float, size: int, longest: int) -> Tensor:
         theta = plain_angles(base, size)
         turns = self.trained * theta / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
-        return (1 - kept) * theta / self.factor + kept * theta
+        unscaled = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return (1 - unscaled) * theta / self.factor + unscaled * theta
 
 
 SCALINGS: dict[str, type[Scaling]] = {
@@ -192,7 +192,7 @@ def plain_angles(base: float, size: int) -> Tensor:
 class Rotary(nn.Module):
     """Rotary position embedding: the rotations for given positions; has no weights.
 
-    turned_p = x · cos(pθ) + swap(x) · sin(pθ), θ_t = base^(−2t/d)
+    rotated_p = x · cos(pθ) + swap(x) · sin(pθ), θ_t = base^(−2t/d)
 
     >>> import torch, limelight as ll
     >>> from limelight.layers.rotary import rotate
@@ -229,20 +229,20 @@ class Rotary(nn.Module):
         return self.scaling.angles(self.base, self.size, longest)
 
     def forward(self, positions: Tensor) -> Rotation:
-        """The turns of `positions`, whole numbers `b n` or `n`."""
+        """The rotation of `positions`, whole numbers `b n` or `n`."""
         check_tensor("positions", positions)
         if positions.ndim not in (1, 2):
             raise ShapeError(f"positions has shape {shape_text(positions)}, expected (b, n) or (n)")
         if isinstance(self.scaling, DynamicScaling):
-            angles = self._make_angles(int(positions.max()) + 1).to(positions.device)
+            theta = self._make_angles(int(positions.max()) + 1).to(positions.device)
         else:
-            angles = self._angles = self._angles.to(positions.device)
-        turns = positions.float()[..., None] * angles
-        if turns.ndim == 2:
-            turns = turns[None]
+            theta = self._angles = self._angles.to(positions.device)
+        angles = positions.float()[..., None] * theta
+        if angles.ndim == 2:
+            angles = angles[None]
         amplitude = 1.0 if self.scaling is None else self.scaling.amplitude()
-        cos, sin = turns.cos() * amplitude, turns.sin() * amplitude
-        join = torch.cat if self.pairs == "halves" else _side_by_side
+        cos, sin = angles.cos() * amplitude, angles.sin() * amplitude
+        join = torch.cat if self.pairs == "halves" else _interleaved
         return Rotation(
             join((cos, cos), dim=-1)[:, :, None], join((-sin, sin), dim=-1)[:, :, None], self.pairs
         )
@@ -251,6 +251,6 @@ class Rotary(nn.Module):
         return f"size={self.size}, base={self.base}, scaling={self.scaling}"
 
 
-def _side_by_side(parts: tuple[Tensor, Tensor], dim: int) -> Tensor:
-    """The channels of both in turn: 2t from the first, 2t + 1 from the second."""
+def _interleaved(parts: tuple[Tensor, Tensor], dim: int) -> Tensor:
+    """The channels of both alternately: 2t from the first, 2t + 1 from the second."""
     return torch.stack(parts, dim=dim).flatten(dim - 1)

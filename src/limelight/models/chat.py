@@ -106,8 +106,8 @@ def _render(template: str, values: dict[str, Any]) -> dict[str, str]:
         pieces.clear()
         return {"error": f"the chat template needs more memory than {MEMORY >> 20} MB"}
     except Exception as error:  # a template may raise whatever Python does
-        said = f"{type(error).__name__}: {error}"
-        return {"error": f"messages do not fit the chat template: {said[:1000]}"}
+        reason = f"{type(error).__name__}: {error}"
+        return {"error": f"messages do not fit the chat template: {reason[:1000]}"}
     return {"text": "".join(pieces)}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from limelight.errors import OptionError, UnavailableError
 from limelight.ops.backends import native
-from limelight.ops.backends.protocol import Wanted
+from limelight.ops.backends.protocol import Extras
 from limelight.ops.backends.registry import Choice, Implementation, Name, choose
 from limelight.ops.backends.tiled import exact_log_sum_exp
 from limelight.ops.bias import Alibi
@@ -103,7 +103,7 @@ def attend(
     )
     if lens is not None:
         return look(problem, lens, impl)
-    return choose(problem, impl, Wanted())[0].attend(problem)[0]
+    return choose(problem, impl, Extras())[0].attend(problem)[0]
 
 
 def prepare(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Problem:
@@ -127,7 +127,7 @@ def autocast_type(tensor: Tensor) -> torch.dtype:
 
 def run(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor]:
     """The output of a checked problem, and what normalises its rows."""
-    output, lse = choose(problem, impl, Wanted(lse=True))[0].attend(problem)
+    output, lse = choose(problem, impl, Extras(lse=True))[0].attend(problem)
     assert lse is not None
     return output, lse
 
@@ -152,7 +152,7 @@ def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[T
         output, lse = run(problem, impl)
         return output, Seen.of_problem(problem, lens, Statistics(lse.detach()))
     fitted = lens.fit(problem.extent)
-    backend, _ = choose(problem, impl, Wanted(lse=True, lens=fitted))
+    backend, _ = choose(problem, impl, Extras(lse=True, lens=fitted))
     output, statistics = backend.attend_with_statistics(problem, fitted)
     return output, Seen.of_problem(problem, lens, statistics)
 
@@ -183,5 +183,5 @@ def explain_choice(
     if lens is not None:
         check_lens(lens)
     fitted = None if lens is None else lens.fit(problem.extent)
-    backend, reason = choose(problem, impl, Wanted(lse=lens is not None, lens=fitted))
+    backend, reason = choose(problem, impl, Extras(lse=lens is not None, lens=fitted))
     return Choice(cast(Name, backend.NAME), reason)

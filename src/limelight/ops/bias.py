@@ -59,7 +59,7 @@ def _paper_slopes(heads: int) -> list[float]:
 def is_causal_bias(bias: object) -> TypeGuard[CausalBias]:
     """Whether a bias is one of PyTorch's causal ones.
 
-    Told by the module of its type, for to import that module takes longer than all of limelight.
+    Recognised by the module of its type: importing that module takes longer than all of limelight.
     """
     return type(bias).__module__ == "torch.nn.attention.bias"
 

@@ -15,7 +15,7 @@ Within `with intercept(interceptor):` the interceptor is called in its place and
 Interceptors nest. The innermost is called first; its `call.attend` calls the next one out, and the
 outermost reaches the operation. What one changes, all others see, in either order.
 
-Nothing is patched and nothing is left behind; other threads and tasks do not notice.
+Nothing is patched. Other threads and tasks are not affected.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class AttentionCall:
         return output
 
     def compute(self) -> Tensor:
-        """The output `b h i e` by the operation itself, whoever intercepts."""
+        """The output `b h i e` by the operation itself, past all interceptors."""
         if self.sinks is not None or self.lse is not None:
             return compute(self._problem())[0]
         return attend(
@@ -255,7 +255,7 @@ Interceptor = Callable[[AttentionCall], Tensor]
 """Takes a call and gives its output, `b h i e`."""
 
 Locate = Callable[[AttentionCall], AttentionCall | None]
-"""Says who makes a call: the call with path, stack and layer, or None where it is another's."""
+"""The call with path, stack and layer of its module, or None where another model makes it."""
 
 
 class _Entry(NamedTuple):
@@ -289,17 +289,17 @@ def intercept(
 
     >>> import torch, limelight as ll
     >>> shapes = []
-    >>> def note(call):
+    >>> def record_shape(call):
     ...     shapes.append(tuple(call.query.shape))
     ...     return call.attend()
-    >>> with ll.intercept(note):
+    >>> with ll.intercept(record_shape):
     ...     _ = ll.Attention(8, heads=2)(torch.randn(1, 5, 8))
     >>> shapes
     [(1, 2, 5, 4)]
     """
     if not callable(interceptor):
         raise OptionError(f"interceptor must be a function, found {interceptor!r}")
-    # The doors that PyTorch's own calls come by are built on this file.
+    # Imports this module.
     from limelight.ops.torch_calls import TorchCalls, torch_calls_of
 
     if model is not None:
@@ -322,7 +322,7 @@ def _locate(sites: CallSites, call: AttentionCall) -> AttentionCall | None:
 
 
 def intercepted() -> bool:
-    """Whether anyone intercepts attention calls in this context.
+    """Whether attention calls are intercepted in this context.
 
     A graph is made without interceptors: within their blocks compiled functions run uncompiled.
     """
@@ -330,7 +330,7 @@ def intercepted() -> bool:
 
 
 def computing() -> bool:
-    """Whether a call is being computed: attention that PyTorch is asked for then is part of it."""
+    """Whether a call is being computed: PyTorch's attention is then part of that call."""
     return not torch.compiler.is_compiling() and _computing.get()
 
 

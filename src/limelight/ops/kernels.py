@@ -1,6 +1,6 @@
 """The C++ kernels, if they were built, and what a call of one needs.
 
-A kernel sees memory, nothing else: whoever calls one past torch's dispatcher asks `eager` first.
+A kernel sees memory, nothing else: code that bypasses torch's dispatcher checks `eager` first.
 """
 
 from __future__ import annotations

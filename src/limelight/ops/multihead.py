@@ -73,9 +73,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     ) -> tuple[Tensor, Tensor | None]:
         """As the original's, where `is_causal` is a hint that the given `attn_mask` is causal.
 
-        With `need_weights=False` and no `key_padding_mask` the original takes the hint at its word
-        and the mask for said: query i sees keys 0 ... i, so that the keys of `add_bias_kv` and
-        `add_zero_attn`, which come last, are hidden too. So it is here, and no mask is read.
+        With `need_weights=False` and no `key_padding_mask` the original trusts the hint
+        and ignores the mask: query i sees keys 0 ... i, so that the keys of `add_bias_kv` and
+        `add_zero_attn`, which come last, are hidden too. The same holds here.
         """
         need_weights = check_flag("need_weights", need_weights)
         average_attn_weights = check_flag("average_attn_weights", average_attn_weights)

@@ -33,7 +33,7 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernel takes this call: a few rows of float32 on the CPU, and no gradient."""
-    if torch.is_grad_enabled():  # asked first: in training that is the answer
+    if torch.is_grad_enabled():  # first, because it is what training answers
         return False
     return (
         eager(x, weight, bias)

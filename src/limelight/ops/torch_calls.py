@@ -1,7 +1,7 @@
 """PyTorch's own attention calls, handed to the seam by a torch function mode.
 
-Within the mode `F.scaled_dot_product_attention` and `nn.MultiheadAttention` go through our doors.
-The mode is asked before PyTorch chooses how to compute, so the fused inference path of
+Within the mode our drop-ins compute `F.scaled_dot_product_attention` and `nn.MultiheadAttention`.
+The mode is called before PyTorch chooses how to compute, so the fused inference path of
 `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` is not taken. Nothing is patched; modes
 belong to the thread that entered them.
 """
@@ -31,7 +31,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 
 
 class TorchCalls(TorchFunctionMode):
-    """Hands PyTorch's attention calls to our doors, all others on to PyTorch."""
+    """Hands PyTorch's attention calls to our drop-ins, all others on to PyTorch."""
 
     def __torch_function__(
         self,
@@ -41,10 +41,10 @@ class TorchCalls(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         options = kwargs or {}
-        door = _DOORS.get(func)
-        if door is None or computing() or _is_nested(args, options):
+        drop_in = _DROP_INS.get(func)
+        if drop_in is None or computing() or _is_nested(args, options):
             return func(*args, **options)
-        return door(func, args, options)
+        return drop_in(func, args, options)
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def serving() -> Generator[None]:
 
     Every `F.scaled_dot_product_attention` and `nn.MultiheadAttention` that this thread runs, in any
     module: the same numbers within rounding, at our speed. What limelight does not serve (nested
-    tensors, weights asked for, other devices' types) is computed by PyTorch as before. Functions
+    tensors, requested weights, other devices' types) is computed by PyTorch as before. Functions
     that `torch.compile` compiled are compiled once more, with limelight's kernels in the graph in
     place of `F.scaled_dot_product_attention`; `nn.MultiheadAttention` stays PyTorch's in them.
 
@@ -94,24 +94,24 @@ def serve(module: _Module) -> _Module:
             "a compiled or scripted module has a graph of its own, which cannot be served: serve "
             "the module that it was made of"
         )
-    own = vars(module).get("forward")
-    if not isinstance(own, _Served):
-        module.forward = _Served(module, own)
+    forward = vars(module).get("forward")
+    if not isinstance(forward, _Served):
+        module.forward = _Served(module, forward)
     return module
 
 
 class _Served:
     """A forward method within the mode: an object, so that its module can be copied and pickled."""
 
-    def __init__(self, module: nn.Module, own: Callable[..., Any] | None) -> None:
-        self._module, self._own = module, own
+    def __init__(self, module: nn.Module, forward: Callable[..., Any] | None) -> None:
+        self._module, self._instance_forward = module, forward
 
     @property
     def _forward(self) -> Callable[..., Any]:
-        """The forward that the module has of its own, or that of its class."""
-        return (
-            MethodType(type(self._module).forward, self._module) if self._own is None else self._own
-        )
+        """The forward set on the module itself, or that of its class."""
+        if self._instance_forward is not None:
+            return self._instance_forward
+        return MethodType(type(self._module).forward, self._module)
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -125,24 +125,27 @@ class _Served:
 def torch_calls_of(model: nn.Module) -> type[TorchCalls] | None:
     """What to enter while a model runs: nothing, where no module of it calls PyTorch's attention.
 
-    A mode is asked about every call of PyTorch, which is felt where a model makes many small ones.
+    A mode intercepts every call of PyTorch, which slows down models that make many small ones.
     """
-    own = {type(module) for module in model.modules()}
-    return TorchCalls if any(map(_may_call_torch, own)) else None
+    types = {type(module) for module in model.modules()}
+    return TorchCalls if any(map(_may_call_torch, types)) else None
 
 
 @cache
-def _may_call_torch(kind: type[nn.Module]) -> bool:
-    home = kind.__module__
-    if home.startswith("torch.nn.modules."):
-        return home in ("torch.nn.modules.activation", "torch.nn.modules.transformer")
-    if home.startswith("limelight."):
+def _may_call_torch(module_type: type[nn.Module]) -> bool:
+    name = module_type.__module__
+    if name.startswith("torch.nn.modules."):
+        return name in ("torch.nn.modules.activation", "torch.nn.modules.transformer")
+    if name.startswith("limelight."):
         return False
-    if not home.startswith("transformers."):
+    if not name.startswith("transformers."):
         return True
     try:
-        source = inspect.getsource(sys.modules[home])
-        return any(door.__name__ in source for door in _DOORS) or "MultiheadAttention" in source
+        source = inspect.getsource(sys.modules[name])
+        return (
+            any(function.__name__ in source for function in _DROP_INS)
+            or "MultiheadAttention" in source
+        )
     except (OSError, KeyError):
         return True
 
@@ -152,7 +155,7 @@ def _sdpa(func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, An
         return scaled_dot_product_attention(*args, **options)
     try:
         return scaled_dot_product_attention(*args, **options)
-    except LimelightError:  # what only PyTorch serves, or words only PyTorch has for the error
+    except LimelightError:  # what only PyTorch serves, or an error in PyTorch's words
         return func(*args, **options)
 
 
@@ -232,7 +235,7 @@ def _is_nested(args: tuple[Any, ...], options: dict[str, Any]) -> bool:
     return any(isinstance(tensor, Tensor) and tensor.is_nested for tensor in tensors)
 
 
-_DOORS: dict[Callable[..., Any], Callable[..., Any]] = {
+_DROP_INS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.scaled_dot_product_attention: _sdpa,
     F.multi_head_attention_forward: _multi_head,
 }

@@ -1,4 +1,4 @@
-"""What is recorded of a model: which layers and heads, and what is noted of them."""
+"""What is recorded of a model: which layers and heads, and which statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.counts import counts
 
 LENS = Lens(top=8, entropy=True, distance=True, received=True)
-"""What is noted unless asked otherwise."""
+"""The lens unless another is given."""
 
 
 def check_chosen(

@@ -102,8 +102,8 @@ def _pixels_of(model: Any) -> Pixels:
     if isinstance(model, VisionEncoder):
         return model.pixels
     settings: Any = getattr(model, "pretrained_cfg", None) or {}  # timm's
-    said = {name: list(settings[name]) for name in Pixels._fields if name in settings}
-    return make_pixels(said)
+    values = {name: list(settings[name]) for name in Pixels._fields if name in settings}
+    return make_pixels(values)
 
 
 def is_ours(path: str | Path) -> bool:

@@ -72,7 +72,7 @@ def read(
             the model says how many tokens it was trained on; other models take what fits their
             context.
         lens: what to note.
-        progress: told after each layer.
+        progress: called after each layer.
 
     >>> import limelight as ll
     >>> reading = read(ll.load("minilm"), "tick tock " * 100)
@@ -89,20 +89,20 @@ def read(
     spans = [span for span in encoded.spans if span[1] > span[0]]
     added, total = len(encoded.spans) - len(spans), len(spans)
     trained = _trained(model)
-    room = min(model.config.context, trained or model.config.context) - added
-    if stride is not None and not 0 < stride <= room:
-        raise OptionError(f"stride must be 1 to {room}, a window's tokens, found {stride}")
-    several = total > room and (stride is not None or trained is not None)
+    size = min(model.config.context, trained or model.config.context) - added
+    if stride is not None and not 0 < stride <= size:
+        raise OptionError(f"stride must be 1 to {size}, a window's tokens, found {stride}")
+    several = total > size and (stride is not None or trained is not None)
     if not several:
         taken = min(total, model.config.context - added)
         counter = _Counter(_layers(model), progress)
         with intercept(counter.count):
             recording = look_with_own_model(model, text, None, lens)
         return Reading(recording, total, taken, ((0, taken),), None, _unknown(model, encoded))
-    starts = _starts(total, room, stride or max(1, room // 2))
+    starts = _starts(total, size, stride or max(1, size // 2))
     counter = _Counter(_layers(model) * len(starts), progress)
     with intercept(counter.count):
-        windows = [_window(model, text, spans, first, room, lens) for first in starts]
+        windows = [_window(model, text, spans, first, size, lens) for first in starts]
     recording = _joined(model, text, encoded, windows)
     return Reading(
         recording,
@@ -151,19 +151,19 @@ def _trained(model: Model) -> int | None:
     return min(known, default=None)
 
 
-def _starts(total: int, room: int, stride: int) -> list[int]:
+def _starts(total: int, size: int, stride: int) -> list[int]:
     """Where windows begin, until one reaches the end."""
     starts = [0]
-    while starts[-1] + room < total:
+    while starts[-1] + size < total:
         starts.append(starts[-1] + stride)
     return starts
 
 
 def _window(
-    model: Model, text: str, spans: Sequence[tuple[int, int]], first: int, room: int, lens: Lens
+    model: Model, text: str, spans: Sequence[tuple[int, int]], first: int, size: int, lens: Lens
 ) -> _Window:
     """The window that begins at a token, or rather at the next word, so that its tokens stay."""
-    last = min(first + room, len(spans))
+    last = min(first + size, len(spans))
     if last < len(spans):
         last = _word_edge(text, spans, range(last, max(first + 1, last - _SEARCH), -1))
     if first > 0:

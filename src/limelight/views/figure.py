@@ -49,7 +49,7 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     """The weights of one head: rows are queries, columns are keys; background is left blank.
 
     Without a layer and head: those of the most salient link. Of a long text each cell shows the
-    strongest of the links that were noted in it.
+    strongest of the links that were recorded in it.
     """
     layer, head, *_ = opening(recording, layer, head)
     rows, columns = _labels(recording.queries), _labels(recording.tokens)
@@ -203,7 +203,7 @@ def token_graph(
 def head_profile(recording: Recording) -> Figure:
     """Where heads stand: mean entropy of the weights (bits) across, mean distance looked up.
 
-    Coloured by layer. Only those heads are named that stand apart enough to have room for it.
+    Coloured by layer. Only those heads are named that stand apart enough to be labelled.
     """
     figure = new_figure(6.2, 4.6)
     from matplotlib.ticker import MaxNLocator
@@ -221,7 +221,7 @@ def head_profile(recording: Recording) -> Figure:
         x, y, s=34, c=layers, cmap=_layer_scale(), vmin=first, vmax=max(last, first + 1),
         edgecolor=LIGHT.ink, linewidth=0.4,
     )  # fmt: skip
-    for place in _with_room(x, y):
+    for place in _apart(x, y):
         layer, head = numbers[place]
         axes.annotate(
             f"{layer}·{head}" if len(recording.layers) > 1 else str(head), (x[place], y[place]),
@@ -242,8 +242,8 @@ def head_profile(recording: Recording) -> Figure:
     return figure
 
 
-def _with_room(x: Sequence[float], y: Sequence[float]) -> list[int]:
-    """The points beside which there is room for a name, loneliest first."""
+def _apart(x: Sequence[float], y: Sequence[float]) -> list[int]:
+    """The points with space beside them for a name, the most isolated first."""
     # as shares of the axes: the one begins at the least x, the other at zero
     places = np.stack([np.asarray(x) / (np.ptp(x) or 1.0), np.asarray(y) / (max(y) or 1.0)], axis=1)
     away = np.linalg.norm(places[:, None] - places, axis=2)

@@ -29,10 +29,10 @@ def overview(recording: Recording) -> Overview | None:
     """The overview of a text that is long enough for one."""
     if len(recording.tokens) <= LONG or recording.picture is not None:
         return None
-    noted = summary(recording)
+    stats = summary(recording)
     return Overview(
-        noted.entropy.mean(1).tolist(),
-        noted.distance.mean(1).tolist(),
+        stats.entropy.mean(1).tolist(),
+        stats.distance.mean(1).tolist(),
         receivers(recording, 8),
         copies(recording, 4),
     )

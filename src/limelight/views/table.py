@@ -15,7 +15,7 @@ The JSON document (`Recording.to_json`):
     distance        layers × heads, mean over the queries, in tokens
     received        of each token its share of all attention
 
-The table (`Recording.links`) has a row for each link that the lens noted (its `top` of each query):
+The table (`Recording.links`) has a row for each recorded link (the lens's `top` of each query):
 layer, head, query, key (int32), weight (float32), query_token, key_token (text).
 """
 
@@ -39,9 +39,9 @@ _COLUMNS = ("layer", "head", "query", "key", "weight", "query_token", "key_token
 
 def as_json(recording: Recording, links: int = 10) -> dict[str, Any]:
     """The document above, as plain values."""
-    noted = summary(recording)
+    stats = summary(recording)
     same = recording.queries is recording.tokens
-    received = np.stack([layer.received.double().numpy() for layer in noted.layers]).sum((0, 1))
+    received = np.stack([layer.received.double().numpy() for layer in stats.layers]).sum((0, 1))
     return {
         "format": "limelight.recording.json",
         "version": 1,
@@ -54,11 +54,11 @@ def as_json(recording: Recording, links: int = 10) -> dict[str, Any]:
         "heads": list(recording.head_numbers),
         "made": dict(recording.made),
         "nonfinite": recording.nonfinite or None,
-        "background": sorted(noted.background),
+        "background": sorted(stats.background),
         "links": [link._asdict() for link in strongest(recording, links).links],
         "salient": [link._asdict() for link in salient_links(recording, links)],
-        "entropy": noted.entropy.tolist(),
-        "distance": noted.distance.tolist(),
+        "entropy": stats.entropy.tolist(),
+        "distance": stats.distance.tolist(),
         "received": (received / max(received.sum(), 1e-30)).tolist(),
     }
 
@@ -117,8 +117,8 @@ def _arrays(
         if by == "value":
             weights, keys = (part[0].cpu() for part in seen.value_top)
         else:
-            noted = summary(recording).layers[recording.layer_numbers.index(number)]
-            weights, keys = noted.weights, noted.keys
+            stats = summary(recording).layers[recording.layer_numbers.index(number)]
+            weights, keys = stats.weights, stats.keys
         weights, keys = weights[positions].numpy(), keys[positions].numpy()
         place, query, rank = np.nonzero((keys >= 0) & (weights > 0) & (weights >= least))
         columns = (

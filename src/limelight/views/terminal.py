@@ -17,12 +17,12 @@ from rich.style import Style
 from rich.text import Text
 from torch import Tensor
 
+from limelight.ascii_fallback import to_ascii
 from limelight.colours import DARK, LIGHT, shade
 from limelight.insight.salience import head_links, pooled
 from limelight.insight.summary import background
 from limelight.labels import columns as width_of
 from limelight.labels import fit, visible
-from limelight.printing import ascii_form
 from limelight.seeing.recording.recording import Link, Recording
 from limelight.seeing.recording.tokens import Token, word_at
 from limelight.views.overview import Overview
@@ -38,7 +38,7 @@ _MOST_WEIGHTS = 1 << 20
 def heat_map(recording: Recording, layer: int, head: int, mark: int | None = None) -> HeatMap:
     """One head of a recording, background left blank, one row pointed at.
 
-    Of a long text: the strongest of its noted links in each cell.
+    Of a long text: the strongest of its recorded links in each cell.
     """
     rows, columns = len(recording.queries), len(recording.tokens)
     if rows * columns <= _MOST_WEIGHTS and recording.seen(layer).source is not None:
@@ -180,9 +180,9 @@ class HeatMap:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """The map in the width and the colours of this console."""
         label = min(_WIDEST_LABEL, max((width_of(row) for row in self.rows), default=1))
-        room = options.max_width - label - 6
-        cell = 3 if 3 * len(self.columns) <= room else 2 if 2 * len(self.columns) <= room else 1
-        weights = self._pooled(room)
+        width = options.max_width - label - 6
+        cell = 3 if 3 * len(self.columns) <= width else 2 if 2 * len(self.columns) <= width else 1
+        weights = self._pooled(width)
         whole = weights.shape == (len(self.rows), len(self.columns))
         yield Text(" " * (label + 4) + self._ruler(cell, weights.shape[1]), style="dim")
         peak = float(weights.max()) if weights.numel() else 0.0
@@ -196,14 +196,14 @@ class HeatMap:
             yield line
         yield from self._legend(ink, peak, label, whole)
 
-    def _pooled(self, room: int) -> Tensor:
+    def _pooled(self, width: int) -> Tensor:
         shown = self.weights.float().cpu().clone()
         if shown.shape == (len(self.rows), len(self.columns)):
             shown[:, sorted(self.background)] = 0.0
-        return _coarser(_coarser(shown, _MOST_ROWS).T, max(room, 1)).T
+        return _coarser(_coarser(shown, _MOST_ROWS).T, max(width, 1)).T
 
     def _ruler(self, cell: int, count: int) -> str:
-        """The numbers of the columns: all where they have room, else every fifth."""
+        """The numbers of the columns: all where they fit, else every fifth."""
         total, line = len(self.columns), ""
         for place in range(0, count, 1 if cell == 3 and total <= 100 else 5):
             number = str(place * total // count)
@@ -235,12 +235,12 @@ class HeatMap:
 def _narrow(character: str) -> str:
     """A character in ASCII that takes the same columns."""
     width = width_of(character)
-    form = "~" if character == "…" else ascii_form(character)
+    form = "~" if character == "…" else to_ascii(character)
     return form if len(form) == width else "?" * width
 
 
 def _coarser(table: Tensor, most: int) -> Tensor:
-    """At most so many rows, each the greatest of the rows that fall into it."""
+    """At most so many rows, each the maximum of the rows that fall into it."""
     count = table.shape[0]
     if count <= most:
         return table

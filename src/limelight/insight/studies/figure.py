@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from limelight.insight.studies.study import Curve, Panel
 
 _COLOURS = ("#0b6b66", "#b4500a", "#5b4fa3", "#8a7a16", "#2f6fb0", "#8c3a5f")
-"""Told apart in the light, in the dark and without colour vision, by lightness and by marks."""
+"""Distinguishable on light and dark and without colour vision, by lightness and by marker."""
 _MARKS = "osD^vP"
 _LABELLED = 12
 """Points up to which each has a tick of its own."""

@@ -164,7 +164,7 @@ class _Known(NamedTuple):
 
 
 class _Marker:
-    """Goes through the printed tables in order and notes what does not follow."""
+    """Goes through the printed tables in order and collects what does not follow."""
 
     def __init__(self) -> None:
         self.mismatches: list[Mismatch] = []

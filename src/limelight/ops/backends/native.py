@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops.backends.native_lens import Buffers, by_rows_only, scaled
-from limelight.ops.backends.protocol import Wanted
+from limelight.ops.backends.protocol import Extras
 from limelight.ops.backends.tiled import exact_log_sum_exp
 from limelight.ops.kernels import eager, kernels, missing, transform
 from limelight.ops.lens.spec import Lens, Statistics
@@ -24,7 +24,7 @@ REASON = "the fused CPU kernel serves this call"
 _KINDS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def why_not(problem: Problem, wanted: Wanted) -> str | None:
+def why_not(problem: Problem, extras: Extras) -> str | None:
     """Why the kernels cannot serve this call, or None."""
     if native_op is None:
         return missing()
@@ -33,7 +33,7 @@ def why_not(problem: Problem, wanted: Wanted) -> str | None:
         return f"the kernels run on the CPU, the tensors are on {query.device}"
     if query.dtype not in _KINDS:
         return f"the kernels take float32, bfloat16 and float16, the tensors are {query.dtype}"
-    lens = wanted.lens
+    lens = extras.lens
     if lens is not None and not problem.rows_sum_to_one and not by_rows_only(lens):
         return "the kernels pool only weights whose rows sum to 1"
     return transform()
@@ -46,7 +46,7 @@ def attend(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
-    """The same with the statistics of a fitted lens, noted in the sweep that makes the output."""
+    """The same with the statistics of a fitted lens, computed in the same sweep."""
     assert native_op is not None
     buffers = Buffers.of(problem.extent, lens, problem.value.detach())
     output, own = native_op.attend_with_lens(buffers, *_arguments(problem))

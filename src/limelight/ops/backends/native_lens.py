@@ -1,8 +1,8 @@
-"""What the kernels note for a lens: buffers that they fill, and the statistics in them.
+"""What the kernels record for a lens: buffers that they fill, and the statistics in them.
 
-What belongs to a query (top links, entropy, ...) is noted while its scores pass by. What belongs to
-a key or to a cell of a map needs final weights: those of a few rows are kept until the rows are
-done, and gathered then.
+What belongs to a query (top links, entropy, ...) is recorded while its scores pass by. What belongs
+to a key or to a cell of a map needs final weights: those of a few rows are kept until the rows
+are done, and summed then.
 """
 
 from __future__ import annotations

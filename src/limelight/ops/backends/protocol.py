@@ -10,8 +10,8 @@ from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.problem import Problem
 
 
-class Wanted(NamedTuple):
-    """What a call wants besides its output."""
+class Extras(NamedTuple):
+    """What a call asks for besides its output."""
 
     lse: bool = False
     """the log-sum-exp of each row"""
@@ -28,14 +28,14 @@ class Backend(Protocol):
     REASON: str
     """why it serves, where it does"""
 
-    def why_not(self, problem: Problem, wanted: Wanted) -> str | None:
+    def why_not(self, problem: Problem, extras: Extras) -> str | None:
         """Why it cannot serve this call, or None."""
         ...
 
     def attend(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """The output `b h i e`, and what normalises the rows, `b h i`.
 
-        None for the latter only where `why_not` refuses a call that wants it.
+        None for the latter only where `why_not` refuses a call that asks for it.
         """
         ...
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops import dropout
-from limelight.ops.backends.protocol import Wanted
+from limelight.ops.backends.protocol import Extras
 from limelight.ops.kernels import eager
 from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.lens.statistics import Collector, Tile, by_head, norms_of
@@ -22,9 +22,9 @@ NAME = "reference"
 REASON = "the dense PyTorch form serves every call"
 
 
-def why_not(problem: Problem, wanted: Wanted) -> str | None:
+def why_not(problem: Problem, extras: Extras) -> str | None:
     """None: the specification serves every call."""
-    del problem, wanted
+    del problem, extras
     return None
 
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, cast
 
 from limelight.errors import OptionError, UnavailableError
 from limelight.ops.backends import native, reference, tiled, torch_fused
-from limelight.ops.backends.protocol import Backend, Wanted
+from limelight.ops.backends.protocol import Backend, Extras
 from limelight.ops.kernels import missing
 from limelight.ops.problem import Problem
 
@@ -26,13 +26,13 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(problem: Problem, impl: Implementation, wanted: Wanted) -> tuple[Backend, str]:
+def choose(problem: Problem, impl: Implementation, extras: Extras) -> tuple[Backend, str]:
     """The backend that serves a call, and why; raises where one requested by name cannot."""
     if impl != "auto":
-        return _named(problem, impl, wanted), "requested by name"
+        return _named(problem, impl, extras), "requested by name"
     obstacle: str | None = None
     for backend in BACKENDS:
-        why_not = backend.why_not(problem, wanted)
+        why_not = backend.why_not(problem, extras)
         if why_not is None:
             if backend.NAME in ("tiled", "reference") and missing() is not None:
                 _warn_once(f"limelight runs on its slower PyTorch form: {missing()}")
@@ -41,10 +41,10 @@ def choose(problem: Problem, impl: Implementation, wanted: Wanted) -> tuple[Back
     raise UnavailableError(f"no implementation serves this call: {obstacle}")
 
 
-def _named(problem: Problem, impl: str, wanted: Wanted) -> Backend:
+def _named(problem: Problem, impl: str, extras: Extras) -> Backend:
     for backend in BACKENDS:
         if impl == backend.NAME:
-            why_not = backend.why_not(problem, wanted)
+            why_not = backend.why_not(problem, extras)
             if why_not is not None:
                 raise UnavailableError(f"impl={impl!r} cannot serve this call: {why_not}")
             return backend

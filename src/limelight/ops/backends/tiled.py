@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from limelight.ops.backends.protocol import Wanted
+from limelight.ops.backends.protocol import Extras
 from limelight.ops.backends.reference import attend_region, lost, normalise, scores
 from limelight.ops.kernels import transformed
 from limelight.ops.lens.spec import Lens, Statistics
@@ -27,9 +27,9 @@ TILE = 1 << 21
 """Weights in a tile: 8 MB in float32, work enough to hide Python, little enough for any machine."""
 
 
-def why_not(problem: Problem, wanted: Wanted) -> str | None:
+def why_not(problem: Problem, extras: Extras) -> str | None:
     """None: the loop over tiles serves every call."""
-    del problem, wanted
+    del problem, extras
     return None
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from limelight.errors import UnavailableError
-from limelight.ops.backends.protocol import Wanted
+from limelight.ops.backends.protocol import Extras
 from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.masks.band import Band
 from limelight.ops.problem import Problem
@@ -17,14 +17,14 @@ REASON = "PyTorch's fused kernel serves this device"
 _CAUSAL = Band(None, 0)
 
 
-def why_not(problem: Problem, wanted: Wanted) -> str | None:
+def why_not(problem: Problem, extras: Extras) -> str | None:
     """Why PyTorch's fused kernels do not compute this call as we define it, or None.
 
     Only what all of its backends agree on: no mask, or causality with as many queries as keys.
     """
     if problem.query.device.type == "cpu":
         return "on the CPU the kernels and their PyTorch form are ours"
-    if wanted.lse or wanted.lens is not None:
+    if extras.lse or extras.lens is not None:
         return "PyTorch's fused kernels give no log-sum-exp and no statistics"
     if problem.softcap or problem.dropout or not problem.rows_sum_to_one:
         return "PyTorch's fused kernels know no softcap, no sinks and not our dropout"

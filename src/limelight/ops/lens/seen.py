@@ -1,4 +1,4 @@
-"""What a lens saw: the statistics, and any weight recomputed when asked."""
+"""What a lens saw: the statistics, and any weight recomputed on demand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
 
 LIMIT = 1 << 30
-"""Bytes of dense weights that are made without being asked twice: 1 GB."""
+"""Bytes of dense weights that are made without a further request: 1 GB."""
 
 _ROWS = "rows must be a list of whole numbers, which count the queries, or a slice"
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -32,7 +32,7 @@ _Statistic = TypeVar("_Statistic")
 class Seen(TensorLike):
     """What a lens saw of one attention call.
 
-    The statistics that the lens asked for, exact; asking for one that it did not ask for raises.
+    The statistics that the lens asked for, exact; any other raises.
     Any part of the weights is recomputed on demand from the query and the key, by the formulas of
     the specification.
 
@@ -144,7 +144,7 @@ class Seen(TensorLike):
 
     def _noted(self, name: str, statistic: _Statistic | None) -> _Statistic:
         if statistic is None:
-            raise OptionError(f"{name} was not noted: {self.lens!r} does not ask for it")
+            raise OptionError(f"{name} was not recorded: {self.lens!r} does not ask for it")
         return statistic
 
     def rows(self, rows: Sequence[int] | slice | Tensor) -> Tensor:
@@ -243,7 +243,7 @@ class Seen(TensorLike):
     def _weights(self, rows: Tensor, columns: range) -> Tensor:
         if self.source is None:
             raise OptionError(
-                "the weights cannot be recomputed: the lens said keep=False (no query, no key)"
+                "the weights cannot be recomputed: the lens has keep=False (no query, no key)"
             )
         return self.source.weights(rows, columns)
 

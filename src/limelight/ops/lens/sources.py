@@ -1,4 +1,4 @@
-"""Where a Seen takes weights from when it is asked for some."""
+"""Where a Seen takes weights from on demand."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Lens:
         top: the number of strongest links to keep for each query.
         entropy: how spread out each query's weights are, in nats.
         distance: the mean distance |p_i − j| each query looks, p_i its position among the keys.
-        columns: keys whose share of each query is wanted, such as `(0,)` for the first token;
+        columns: keys whose weight is recorded for each query, such as `(0,)` for the first token;
             negative ones count from the end.
         band: the share of each query that falls on keys at most this far from it.
         received: how much attention each key gets from all queries together.

@@ -58,7 +58,7 @@ class Collector:
         self.map = None if lens.map is None else _Pool(lens.map, extent)
 
     def add(self, tile: Tile) -> None:
-        """Note what the lens asks of a tile."""
+        """Record what the lens asks of a tile."""
         region = tile.region
         for name, part in _row_statistics(tile, self.lens).items():
             if name not in self.rows:
@@ -73,7 +73,7 @@ class Collector:
             self.map.add(region, tile.weights)
 
     def statistics(self) -> Statistics:
-        """What was noted of all tiles."""
+        """What was recorded of all tiles."""
         rows, lens = self.rows, self.lens
         return Statistics(
             lse=rows["lse"],

@@ -105,7 +105,7 @@ def _on_plain(
 
 def _not_stored(name: str, found: str) -> OptionError:
     return OptionError(
-        f"{name} cannot be changed in place, found {found}: its numbers are computed when asked "
+        f"{name} cannot be changed in place, found {found}: its numbers are computed on demand "
         "for, not stored. What can be done: take dense() and change that"
     )
 

@@ -63,13 +63,13 @@ def _find(pick: int | str, tokens: Sequence[Token]) -> list[int]:
 def _places(text: str, tokens: Sequence[Token]) -> list[list[int]]:
     """Where a text is one token or one whole word; the other case serves if nothing else does."""
     for same in (str, str.casefold):
-        wanted = same(text.strip())
-        places = [[j] for j, token in enumerate(tokens) if same(token.text) == wanted]
+        folded = same(text.strip())
+        places = [[j] for j, token in enumerate(tokens) if same(token.text) == folded]
         if not places:
             places = [
                 word
                 for word in words(tokens)
-                if len(word) > 1 and same("".join(tokens[j].text for j in word)) == wanted
+                if len(word) > 1 and same("".join(tokens[j].text for j in word)) == folded
             ]
         if places:
             return places

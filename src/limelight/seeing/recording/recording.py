@@ -51,7 +51,7 @@ class Link(NamedTuple):
 
 
 class Strongest(NamedTuple):
-    """The links of greatest weight, and those that say little, kept apart from them."""
+    """The links of largest weight, and those that say little, kept apart from them."""
 
     links: list[Link]
     background: list[Link]
@@ -93,7 +93,7 @@ class Recording:
     query_text: str = ""
     """the text that looks; the same as `text` unless given"""
     flows: tuple[Flow, ...] = ()
-    """what each layer took in and gave out, where it was kept: what `steps` is told from"""
+    """what each layer took in and gave out, where it was kept: what `steps` is computed from"""
     picture: Picture | None = None
     """the picture whose patches the tokens are, where it is one"""
 
@@ -174,7 +174,7 @@ class Recording:
         """The n tokens that a token looks at most, strongest first, with their weights.
 
         A word made of several tokens asks with their mean; several tokens ask with their sum. Where
-        the lens kept no weights, the links that it noted of one token answer, as many as there are.
+        the lens kept no weights, the recorded links of one token answer, as many as there are.
         """
         check_whole("n", n, 0)
         seen, queries = self.seen(layer), self.find(token, self.queries)
@@ -232,7 +232,7 @@ class Recording:
         )
 
     def strongest(self, n: int = 10) -> Strongest:
-        """The n links of greatest weight, background kept apart: see `insight.salience`."""
+        """The n links of largest weight, background kept apart: see `insight.salience`."""
         salience = importlib.import_module("limelight.insight.salience")
         return salience.strongest(self, n)
 
@@ -244,7 +244,7 @@ class Recording:
         least: float = 0.0,
         by: Literal["weight", "value"] = "weight",
     ) -> Any:
-        """The links that the lens noted, as an Arrow table: `.to_pandas()`, `polars.from_arrow`.
+        """The recorded links, as an Arrow table: `.to_pandas()`, `polars.from_arrow`.
 
         Columns: layer, head, query, key, weight, query_token, key_token. Needs pyarrow.
 
@@ -252,7 +252,7 @@ class Recording:
             layer: of this layer only.
             head: of this head only.
             least: links of at least this weight.
-            by: `"value"` for the links that carry most, by ‖weight · value‖, where the lens noted
+            by: `"value"` for the links that carry most, by ‖weight · value‖, if the lens recorded
                 `value_top`.
         """
         table = importlib.import_module("limelight.views.table")
@@ -310,7 +310,7 @@ class Recording:
 
 
 def _received(seen: Seen) -> Tensor:
-    """`h j`: noted by the lens, or added up from the rows."""
+    """`h j`: recorded by the lens, or added up from the rows."""
     if seen.statistics.received is not None:
         return seen.statistics.received[0]
     total = torch.zeros(seen.extent.h, seen.extent.j, dtype=seen.dtype, device=seen.device)

@@ -4,7 +4,7 @@ What a recording holds is written as it is: the statistics; and, where the recor
 weights, the query, key and value they come from, or the weights themselves. Of a long text these
 would be most of the file (8,192 tokens on 270 heads: 0.9 GB of 1.1), so beyond `MOST_SOURCE` they
 are left out, which `made` says: what is read back has every statistic and no other weight. A
-checksum over all of it is written beside, so that a damaged file is told from a whole one.
+checksum over all of it is written beside, so that a damaged file is recognised.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ def write(recording: Recording, path: Path) -> None:
         }
     # A tensor may be a view of another's storage; a file holds each on its own.
     alone = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    said = json.dumps(document, ensure_ascii=False)
+    text = json.dumps(document, ensure_ascii=False)
     header = {
         "format": FORMAT,
         "version": str(VERSION),
-        "document": said,
-        "checksum": checksum(said, alone),
+        "document": text,
+        "checksum": checksum(text, alone),
     }
     with writing(path) as temporary:
         save_file(alone, temporary, metadata=header)
@@ -98,8 +98,8 @@ def _without_large_sources(recording: Recording) -> Recording:
     layers = tuple(
         replace(seen, source=None, lens=replace(seen.lens, keep=False)) for seen in recording.layers
     )
-    said = f"left out of the file ({size / 1e6:,.0f} MB): it holds what the lens noted"
-    return replace(recording, layers=layers, made={**recording.made, "weights": said})
+    remark = f"left out of the file ({size / 1e6:,.0f} MB): it holds what the lens recorded"
+    return replace(recording, layers=layers, made={**recording.made, "weights": remark})
 
 
 def _source_size(seen: Seen) -> int:
@@ -165,9 +165,9 @@ def _version(path: Path, header: Mapping[str, str]) -> int:
     return int(version)
 
 
-def _document(said: str) -> dict[str, Any]:
+def _document(text: str) -> dict[str, Any]:
     try:
-        return _kind("document", json.loads(said), dict)
+        return _kind("document", json.loads(text), dict)
     except json.JSONDecodeError as error:
         raise FileError("the document in its header is not JSON") from error
 

@@ -30,7 +30,7 @@ UNKNOWN = Formulas(
     "X · W_V, with bias where the layer has one",
     "what the layer gives out",
 )
-"""What can be said where nobody noted what entered: the numbers hold it."""
+"""The formulas where the input was not recorded."""
 
 
 class Map(NamedTuple):
@@ -145,15 +145,15 @@ def _formulas(layer: Attention, memory: Tensor | None, rotation: Rotation | None
     x = "X" if layer.heads_see == "all" else "X of the head"
     keys_of = x if memory is None else "memory"
 
-    def given(taken: str, which: str) -> str:
-        formula = f"{taken} · W_{which}" + ("" if layer.inputs.bias is None else f" + b_{which}")
+    def projection(inputs: str, which: str) -> str:
+        formula = f"{inputs} · W_{which}" + ("" if layer.inputs.bias is None else f" + b_{which}")
         normed = which != "V" and layer.query_norm is not None
         return f"RMSNorm({formula})" if normed else formula
 
     output = "concatenation"
     if layer.output is not None:
         output += " · W_O" if layer.output.bias is None else " · W_O + b_O"
-    plain = Formulas(given(x, "Q"), given(keys_of, "K"), given(keys_of, "V"), output)
+    plain = Formulas(projection(x, "Q"), projection(keys_of, "K"), projection(keys_of, "V"), output)
     if rotation is None:
         return plain
     if layer.query_norm is not None:

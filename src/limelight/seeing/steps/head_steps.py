@@ -14,11 +14,11 @@ from limelight.seeing.steps.flow import UNKNOWN, Flow, Formulas, Map
 
 UNRECORDED = (
     "What entered the layer was not recorded, so X, the layer's matrices and its output cannot be "
-    "given: Q, K and V are told as they came out."
+    "given: Q, K and V are as they came out."
 )
 WITHOUT_MAPS = (
     "The matrices, biases and rotations of the layer stay with the model and are in no file: "
-    "Q, K, V and the output are told as they came out."
+    "Q, K, V and the output are as they came out."
 )
 SOME_HEADS = (
     "The heads side by side and the output cannot be given: they are made of all heads, of which "
@@ -42,7 +42,7 @@ class Step(NamedTuple):
         return f"{self.axes} = {sizes}"
 
 
-class Told(NamedTuple):
+class HeadSteps(NamedTuple):
     """The steps that can be given, and in words what cannot."""
 
     steps: tuple[Step, ...]
@@ -76,9 +76,9 @@ class Attended(NamedTuple):
 
 
 @torch.no_grad()
-def tell(
+def head_steps(
     problem: Problem, attended: Attended, flow: Flow | None, position: int, number: int
-) -> Told:
+) -> HeadSteps:
     """The steps of a head: at `position` among the call's heads, `number` among the layer's."""
     owner = position // (problem.query.shape[1] // problem.key.shape[1])
     query, key, value = problem.query[0, position], problem.key[0, owner], problem.value[0, owner]
@@ -89,14 +89,14 @@ def tell(
         *_attention(problem, attended, position, query, key),
     ]
     if flow is None:
-        return Told((*steps, *_together(attended, "every recorded head")), UNRECORDED)
+        return HeadSteps((*steps, *_together(attended, "every recorded head")), UNRECORDED)
     missing = [] if flow.maps is not None else [WITHOUT_MAPS]
     if flow.output is None:
         missing.append(SOME_HEADS)
     else:
         steps += _together(attended, "every head")
         steps.append(Step("output", flow.formulas.output, "i m", flow.output))
-    return Told(tuple(steps), " ".join(missing))
+    return HeadSteps(tuple(steps), " ".join(missing))
 
 
 def _inputs(flow: Flow, head: int) -> list[Step]:

@@ -23,7 +23,7 @@ from limelight.ops.problem import check_problem
 from limelight.seeing.recording.picks import Pick, find_tokens
 from limelight.seeing.recording.tokens import Token, plain_tokens
 from limelight.seeing.steps.flow import flow_of
-from limelight.seeing.steps.head_steps import Attended, Step, tell
+from limelight.seeing.steps.head_steps import Attended, Step, head_steps
 
 if TYPE_CHECKING:
     from limelight.seeing.recording.recording import Recording
@@ -166,12 +166,12 @@ def steps(
     tokens = queries
     if attended_text is not None:
         tokens = plain_tokens([str(j) for j in range(attended_text.shape[1])])[1]
-    flow_steps = tell(problem, attended, flow, head, head)
+    flow_steps = head_steps(problem, attended, flow, head, head)
     return Steps(flow_steps.steps, tokens, queries, head)
 
 
 def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
-    """The steps of a recorded head, as far as the recording kept what they are told from."""
+    """The steps of a recorded head, as far as the recording kept what they are computed from."""
     seen, position = recording.seen(layer), recording.head_position(head)
     if not isinstance(seen.source, Recomputed):
         raise OptionError(
@@ -180,7 +180,7 @@ def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
     index = recording.layer_numbers.index(layer)
     flow = recording.flows[index] if recording.flows else None
     problem = seen.source.problem
-    flow_steps = tell(problem, Attended.of(problem), flow, position, head)
+    flow_steps = head_steps(problem, Attended.of(problem), flow, position, head)
     return Steps(
         flow_steps.steps, recording.tokens, recording.queries, head, layer, flow_steps.missing
     )

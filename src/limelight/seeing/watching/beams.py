@@ -35,7 +35,7 @@ def origins(before: Piece, after: Piece) -> Tensor | None:
         return None
     old = earlier.problem.key[:, :, start - before.first_key : stop - before.first_key]
     new = later.problem.key[:, :, start - after.first_key : stop - after.first_key]
-    # Rows that part in the last key are told apart by it alone, and those are nearly all.
+    # Nearly all rows differ in the last key, which is compared first.
     last = old[:, :, -1]
     equal = torch.stack([(last == row).flatten(1).all(1) for row in new[:, :, -1]]).cpu()
     in_place = torch.equal(old, new)

@@ -1,7 +1,7 @@
-"""Hugging Face's masks, told as rules instead of n² numbers.
+"""Hugging Face's masks as rules instead of n² numbers.
 
 `transformers` describes a mask as a function of (batch, head, query, key) built from a few known
-pieces. Each piece has a rule here; a function of unknown make is asked for its dense form.
+pieces. Each piece has a rule here; an unknown function is evaluated to its dense form.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LazyMask:
     mask: Mask | None
     """the rule, in terms of the first `keys` keys; None allows all of them"""
     keys: int
-    """keys from here on are room that a static cache has not filled yet"""
+    """keys from here on are columns that a static cache has not filled yet"""
     first_key: int
     """the position in the text of key 0; not 0 once a sliding cache has dropped some"""
     device: torch.device
@@ -113,7 +113,7 @@ LazyMask.__hash__ = object.__hash__
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """What `transformers` asks a mask for."""
 
     batch: int
@@ -153,12 +153,12 @@ def lazy_mask(
     function = causal_mask_function if mask_function is None else mask_function
     filled = int(q_offset) + q_length - kv_offset
     device = torch.device(device)
-    request = _Asked(batch_size, q_length, kv_length, int(q_offset), kv_offset)
+    request = _Request(batch_size, q_length, kv_length, int(q_offset), kv_offset)
     keys = kv_length
     try:
         if _is_causal(function) and filled < kv_length:
             keys = filled
-            request = _Asked(batch_size, q_length, keys, int(q_offset), kv_offset)
+            request = _Request(batch_size, q_length, keys, int(q_offset), kv_offset)
         rule = _rule(function, request)
         if attention_mask is not None:
             rule = _both(rule, _padding(_fitted(attention_mask, request)))
@@ -170,18 +170,18 @@ def lazy_mask(
 def _dense_rule(
     function: Callable[..., Any],
     attention_mask: Tensor | None,
-    asked: _Asked,
+    request: _Request,
     device: torch.device,
     options: dict[str, Any],
 ) -> Mask:
     from transformers.masking_utils import sdpa_mask
 
     tensor = sdpa_mask(
-        batch_size=asked.batch,
-        q_length=asked.queries,
-        kv_length=asked.keys,
-        q_offset=asked.first_query,
-        kv_offset=asked.first_key,
+        batch_size=request.batch,
+        q_length=request.queries,
+        kv_length=request.keys,
+        q_offset=request.first_query,
+        kv_offset=request.first_key,
         mask_function=function,
         attention_mask=attention_mask,
         allow_is_causal_skip=False,
@@ -192,28 +192,28 @@ def _dense_rule(
     return Dense(tensor)
 
 
-def _rule(function: Callable[..., Any], asked: _Asked) -> Mask | None:
+def _rule(function: Callable[..., Any], request: _Request) -> Mask | None:
     """The rule of a mask function, None where it allows everything."""
     from transformers import masking_utils as hf
 
     if function is hf.causal_mask_function:
-        return Band(None, 0, asked.diagonal)
+        return Band(None, 0, request.diagonal)
     if function is hf.bidirectional_mask_function:
         return None
     maker, parts = _made_by(function)
     if maker == "and_masks":
-        return reduce(_both, (_rule(function, asked) for function in parts["mask_functions"]))
+        return reduce(_both, (_rule(function, request) for function in parts["mask_functions"]))
     if maker == "or_masks":
-        return reduce(_either, (_rule(function, asked) for function in parts["mask_functions"]))
+        return reduce(_either, (_rule(function, request) for function in parts["mask_functions"]))
     if maker == "sliding_window_overlay":
-        return Band(int(parts["sliding_window"]) - 1, None, asked.diagonal)
+        return Band(int(parts["sliding_window"]) - 1, None, request.diagonal)
     if maker == "sliding_window_bidirectional_overlay":
         reach = int(parts["sliding_window"])
-        return Band(reach, reach, asked.diagonal)
+        return Band(reach, reach, request.diagonal)
     if maker == "padding_mask_function":
-        return _padding(_fitted(parts["padding_mask"], asked))
+        return _padding(_fitted(parts["padding_mask"], request))
     if maker == "packed_sequence_mask_function":
-        return _packed(parts["packed_sequence_mask"], asked)
+        return _packed(parts["packed_sequence_mask"], request)
     raise _UnknownRuleError
 
 
@@ -257,10 +257,10 @@ def _less(first: int | None, second: int | None) -> int | None:
     return min((size for size in (first, second) if size is not None), default=None)
 
 
-def _fitted(padding: Tensor, asked: _Asked) -> Tensor:
+def _fitted(padding: Tensor, request: _Request) -> Tensor:
     """A padding mask `b keys` cut to, or filled up to, the keys of this call."""
-    padding = padding.bool()[:, asked.first_key : asked.first_key + asked.keys]
-    missing = asked.keys - padding.shape[1]
+    padding = padding.bool()[:, request.first_key : request.first_key + request.keys]
+    missing = request.keys - padding.shape[1]
     return torch.nn.functional.pad(padding, (0, missing)) if missing > 0 else padding
 
 
@@ -280,9 +280,9 @@ def _padding(real: Tensor) -> Mask | None:
     return Dense(real[:, None, None, :])
 
 
-def _packed(numbers: Tensor, asked: _Asked) -> Mask:
+def _packed(numbers: Tensor, request: _Request) -> Mask:
     """Sequences packed into one row: `b n` numbers that tell them apart."""
-    whole = asked.queries == asked.keys == numbers.shape[1] and asked.diagonal is None
+    whole = request.queries == request.keys == numbers.shape[1] and request.diagonal is None
     if not whole or len(numbers) != 1 or torch.compiler.is_compiling():
         raise _UnknownRuleError
     lengths = torch.unique_consecutive(numbers[0], return_counts=True)[1]

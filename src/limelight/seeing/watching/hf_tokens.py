@@ -30,10 +30,10 @@ def tokens_of_ids(
     special = [token in added for token in ids]
     pieces = cast("list[str]", tokenizer.convert_ids_to_tokens(list(ids)))
     plain = [token for token in ids if token not in added]
-    said, spans = _placed(tokenizer, plain, text)
+    decoded, spans = _placed(tokenizer, plain, text)
     rest = iter(spans)
     whole = [(0, 0) if apart else next(rest) for apart in special]
-    return said, place_tokens(said, whole, pieces, special)
+    return decoded, place_tokens(decoded, whole, pieces, special)
 
 
 def _placed(
@@ -50,10 +50,10 @@ def _placed(
             for tidy in (True, False)
         )
         for candidate in ([] if text is None else [text], decoded):
-            for said in candidate:
-                spans = _offsets(tokenizer, said, ids)
+            for decoded in candidate:
+                spans = _offsets(tokenizer, decoded, ids)
                 if spans is not None:
-                    return said, spans
+                    return decoded, spans
     return _decoded(tokenizer, ids)
 
 

@@ -201,7 +201,7 @@ def attention(
 ) -> tuple[Tensor, Seen | Tensor | None]:
     """What `AttentionInterface` calls: the output `b i h e`, and what was seen.
 
-    A compiled graph has no room for a `Seen`: there it is the dense weights, if they are asked for.
+    A compiled graph cannot return a `Seen`: there it is the dense weights, if requested.
     """
     if cache is not None:
         raise UnavailableError(
@@ -222,21 +222,21 @@ def attention(
         module=module, first_key=first,
     )  # fmt: skip
     if torch.compiler.is_compiling():
-        weights_wanted = options.get("output_attentions", _configured(module, "output_attentions"))
-        return _compiled(call, bool(weights_wanted))
+        needs_weights = options.get("output_attentions", _configured(module, "output_attentions"))
+        return _compiled(call, bool(needs_weights))
     out, seen = run_seen(call, Lens())
     return _as_expected(out), seen
 
 
-def _compiled(call: AttentionCall, weights_asked: bool) -> tuple[Tensor, Tensor | None]:
-    """The output and, if asked for, the dense weights: a graph has no room for a `Seen`."""
+def _compiled(call: AttentionCall, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
+    """The output and, if requested, the dense weights: a graph cannot return a `Seen`."""
     problem = check_problem(
         call.query, call.key, call.value,
         mask=call.mask, bias=call.bias, scale=call.scale, softcap=call.softcap,
         dropout=call.dropout, sinks=call.sinks,
     )  # fmt: skip
     out, _ = run(problem)
-    return _as_expected(out), _dense_weights(problem) if weights_asked else None
+    return _as_expected(out), _dense_weights(problem) if needs_weights else None
 
 
 def _as_expected(out: Tensor) -> Tensor:
@@ -258,20 +258,20 @@ def _mask_and_bias(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
-    given: LazyMask | Tensor | None,
+    attention_mask: LazyMask | Tensor | None,
     is_causal: bool | None,
 ) -> tuple[Mask | Tensor | None, Tensor | None, int]:
     """The mask, what is added to the scores, and how many keys there really are."""
     keys = key.shape[2]
-    if isinstance(given, LazyMask):
-        return given.mask, None, min(given.keys, keys)
-    if given is None:
-        wanted = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if isinstance(attention_mask, LazyMask):
+        return attention_mask.mask, None, min(attention_mask.keys, keys)
+    if attention_mask is None:
+        masked = getattr(module, "is_causal", True) if is_causal is None else is_causal
         # One query is the newest token; several without a mask begin the text, as with sdpa.
-        if not wanted or query.shape[2] == 1:
+        if not masked or query.shape[2] == 1:
             return None, None, keys
         return causal(), None, min(query.shape[2], keys)
-    given = given[..., :keys]
-    if given.dtype == torch.bool:
-        return given, None, keys
-    return None, given.to(query.dtype), keys
+    attention_mask = attention_mask[..., :keys]
+    if attention_mask.dtype == torch.bool:
+        return attention_mask, None, keys
+    return None, attention_mask.to(query.dtype), keys

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from limelight.ops.call_sites import is_within
 
 
-class Given(NamedTuple):
-    """What a model was given."""
+class ModelInputs(NamedTuple):
+    """The token ids and padding of a model call."""
 
     ids: Tensor | None
     """b n: token ids"""
@@ -20,10 +20,10 @@ class Given(NamedTuple):
 
 
 class Inputs:
-    """Notes what the models within a model are given, by their paths."""
+    """Records the inputs of the models within a model, by their paths."""
 
     def __init__(self) -> None:
-        self._given: dict[str, Given] = {}
+        self._by_path: dict[str, ModelInputs] = {}
 
     def begin(
         self, module: nn.Module, path: str, args: tuple[Any, ...], options: dict[str, Any]
@@ -35,12 +35,12 @@ class Inputs:
         real = options.get("attention_mask")
         padded = isinstance(real, Tensor) and real.ndim == 2
         if ids is not None or padded:
-            self._given[path] = Given(
+            self._by_path[path] = ModelInputs(
                 None if ids is None else ids.detach(),
                 real.detach().bool() if padded else None,  # pyright: ignore[reportOptionalMemberAccess]
             )
         elif hasattr(module, "config") or path == "":
-            self._given.pop(path, None)
+            self._by_path.pop(path, None)
 
     def ids_for(self, path: str, size: int) -> Tensor | None:
         """What the innermost model around a module was given, if it fits."""
@@ -56,19 +56,19 @@ class Inputs:
                 return inputs.real
         return None
 
-    def source(self, size: int) -> Given:
+    def source(self, size: int) -> ModelInputs:
         """What the encoder was given, if it fits."""
         fitting = [
             inputs
-            for path, inputs in self._given.items()
+            for path, inputs in self._by_path.items()
             if "encoder" in path.lower()
             and any(tensor is not None and tensor.shape[1] == size for tensor in inputs)
         ]
-        return fitting[-1] if fitting else Given(None, None)
+        return fitting[-1] if fitting else ModelInputs(None, None)
 
-    def _around(self, path: str) -> list[Given]:
-        around = [outer for outer in self._given if is_within(path, outer)]
-        return [self._given[outer] for outer in sorted(around, key=len, reverse=True)]
+    def _around(self, path: str) -> list[ModelInputs]:
+        around = [outer for outer in self._by_path if is_within(path, outer)]
+        return [self._by_path[outer] for outer in sorted(around, key=len, reverse=True)]
 
 
 def _is_ids(value: object) -> bool:

@@ -45,10 +45,10 @@ def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
     place = max(piece.first_key - keys.start, 0)
     if isinstance(seen.source, Recomputed):
         problem = _part(seen.source.problem, rows, own)
-        _, noted = tiled.attend_with_statistics(problem, seen.lens.fit(extent))
+        _, stats = tiled.attend_with_statistics(problem, seen.lens.fit(extent))
         source = Recomputed(problem)
-        return Piece(replace(seen, extent=extent, statistics=noted, source=source), place)
-    noted = seen.statistics
+        return Piece(replace(seen, extent=extent, statistics=stats, source=source), place)
+    stats = seen.statistics
 
     def cut(part: Tensor | None) -> Tensor | None:
         return None if part is None else part[:, :, rows.start : rows.stop]
@@ -60,14 +60,14 @@ def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
         return Links(weights, (indices - own.start).clamp_min(-1))
 
     kept = Statistics(
-        lse=noted.lse[:, :, rows.start : rows.stop],
-        max_score=cut(noted.max_score),
-        top=links(noted.top),
-        entropy=cut(noted.entropy),
-        distance=cut(noted.distance),
-        columns=cut(noted.columns),
-        band=cut(noted.band),
-        value_top=links(noted.value_top),
+        lse=stats.lse[:, :, rows.start : rows.stop],
+        max_score=cut(stats.max_score),
+        top=links(stats.top),
+        entropy=cut(stats.entropy),
+        distance=cut(stats.distance),
+        columns=cut(stats.columns),
+        band=cut(stats.band),
+        value_top=links(stats.value_top),
     )
     return Piece(replace(seen, extent=extent, statistics=kept, source=None), place)
 

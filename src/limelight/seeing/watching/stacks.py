@@ -1,4 +1,4 @@
-"""Short names for the stacks of layers in a model, told from the paths of their modules."""
+"""Short names for the stacks of layers in a model, derived from the paths of their modules."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Watched:
         layer = call.layer or 0
         if in_backward() or (self.layers is not None and layer not in self.layers):
             return call.attend()
-        # What calls go on from is told by their keys, which a lens with keep=False drops later.
+        # Which pass a call continues is known by its keys, which a lens with keep=False drops.
         output, seen = call.attend(lens=replace(self.lens, keep=True))
         # The keys of a token that is generated are those of a cache, which goes on growing.
         if self.lens.keep and seen.extent.i == seen.extent.j:
@@ -157,7 +157,7 @@ class Watched:
         which: int = -1,
         occurrence: int = 0,
     ) -> Seen:
-        """What a layer saw in a pass (the last unless told otherwise), its calls put together.
+        """What a layer saw in a pass (the last unless given), its calls put together.
 
         Args:
             layer: its number, or the path of the module that attends, "blocks.3.attn".
@@ -219,12 +219,12 @@ class Watched:
         extent = layers[keys[0]].extent
         queries, query_text = (), ""
         if extent.i == extent.j and not home.cross:
-            said, tokens = tokens_of_ids(tokenizer, own, extent.j, text)
+            decoded, tokens = tokens_of_ids(tokenizer, own, extent.j, text)
         else:
-            said, tokens = tokens_of_ids(tokenizer, source, extent.j, text)
+            decoded, tokens = tokens_of_ids(tokenizer, source, extent.j, text)
             query_text, queries = tokens_of_ids(tokenizer, own, extent.i, None)
         return Recording(
-            text=said,
+            text=decoded,
             tokens=tokens,
             layers=tuple(layers.values()),
             model=type(self.model).__name__,
@@ -261,14 +261,14 @@ class Watched:
             raise OptionError(f"row must be one of 0 to {known - 1}, found {row}")
         if sequences is None:
             return line_of(before, row)
-        wanted: list[int] = sequences[row].tolist()
+        prefix: list[int] = sequences[row].tolist()
         sources = self._sources(stack, which, rows)
         first, last = row * sources // known, -(-(row + 1) * sources // known)
         for call in range(len(steps), 0, -1):
             for beam in range(first * rows // sources, last * rows // sources):
                 line = line_of(before[: call - 1], beam)
                 ids = _joined_ids(steps[:call], line)
-                if ids is not None and _became(ids, steps[0].piece.seen.extent.i, wanted):
+                if ids is not None and _became(ids, steps[0].piece.seen.extent.i, prefix):
                     return line
         raise OptionError(
             "sequences must be what generate() gave back in this pass, found ids in row "

@@ -172,18 +172,18 @@ def head_part(
 
 
 def file_parts(recording: Recording, choice: Link | None = None) -> Iterator[dict[str, Any]]:
-    """A part for every head, each in as much detail as a file of all of them has room for.
+    """A part for every head, each in as much detail as a file of all of them can hold.
 
     The chosen head comes first, then those of the most salient links, then by strength.
     """
     size = len(recording.queries) * len(recording.tokens)
     places = _order(recording, choice or opening(recording))
-    room = MOST_WEIGHTS // max(size, 1) if size <= MOST_WHOLE else 0
+    whole = MOST_WEIGHTS // max(size, 1) if size <= MOST_WHOLE else 0
     fine = size * len(places) <= MOST_FINE
     linked = MOST_LINKS // max(1, summary(recording).layers[0].keys[0].numel())
     vectors = max(1, MOST_CHANNELS // max(1, _channel_count(recording)))
     for place, (layer, head) in enumerate(places):
-        detail = Detail(place < room, fine, place < vectors, place < linked, place < _TILED)
+        detail = Detail(place < whole, fine, place < vectors, place < linked, place < _TILED)
         yield head_part(recording, layer, head, detail)
 
 
@@ -222,13 +222,13 @@ def _whole(recording: Recording, layer: int, head: int, detail: Detail) -> dict[
 def _sketch(recording: Recording, layer: int, head: int, detail: Detail) -> dict[str, Any]:
     """A head of a long text: its strongest links, a map, and tiles where it looks hardest."""
     position = recording.head_position(head)
-    noted = summary(recording).layers[recording.layer_numbers.index(layer)]
+    stats = summary(recording).layers[recording.layer_numbers.index(layer)]
     part: dict[str, Any] = {"map": _map(recording, layer, position)}
     if detail.links:
         part["links"] = {
-            "size": noted.keys.shape[-1],
-            "keys": packed(noted.keys[position].to(torch.int32)),
-            "weights": packed_weights(noted.weights[position], fine=False),
+            "size": stats.keys.shape[-1],
+            "keys": packed(stats.keys[position].to(torch.int32)),
+            "weights": packed_weights(stats.weights[position], fine=False),
         }
     if detail.tiles:
         part["tiles"] = _tiles(recording, layer, position)
@@ -291,10 +291,10 @@ def _made(recording: Recording) -> str:
         "head": len(recording.head_numbers),
         "token": len(recording.tokens),
     }
-    said = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items()]
-    # what the lens noted is no news to someone who looks at the weights themselves
-    said += [f"{name}: {value}" for name, value in recording.made.items() if name != "lens"]
-    return visible(" · ".join(said), 400)
+    facts = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items()]
+    # the lens is of no interest beside the weights themselves
+    facts += [f"{name}: {value}" for name, value in recording.made.items() if name != "lens"]
+    return visible(" · ".join(facts), 400)
 
 
 def _summary(recording: Recording) -> dict[str, Any]:

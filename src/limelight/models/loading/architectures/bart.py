@@ -1,4 +1,4 @@
-"""BART and its kin: mBART, PLBART, Marian, Pegasus."""
+"""BART and its relatives: mBART, PLBART, Marian, Pegasus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limelight.models.loading.architectures.family import Family
 
 
 def bart_config(hf: Mapping[str, Any]) -> Config:
-    """BART and its kin, by what their configs say and what their code does."""
+    """BART and its relatives, by what their configs say and what their code does."""
     kind = str(hf["model_type"])
     normed = kind in ("bart", "mbart", "plbart")
     scaled = take(hf, "scale_embedding", bool, kind == "plbart")

@@ -1,4 +1,4 @@
-"""BERT and its kin: RoBERTa, ELECTRA, DistilBERT."""
+"""BERT and its relatives: RoBERTa, ELECTRA, DistilBERT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Llama and its kin: Mistral, Qwen 2 and 3, SmolLM."""
+"""Llama and its relatives: Mistral, Qwen 2 and 3, SmolLM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text for terminals that do not know every letter: what they lack is written in ASCII."""
+"""ASCII in place of the characters that a terminal's encoding lacks."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import io
 import sys
 import unicodedata
 
-FOLD = "limelight.fold"
-"""The error handler under which `str.encode` writes what an encoding lacks in ASCII."""
+ERROR_HANDLER = "limelight.ascii"
+"""The name for `errors=` of `str.encode` and of streams."""
 
-_FORMS = {
+_REPLACEMENTS = {
     "−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "∘": "*", "→": "->", "…": "...", "ᵀ": "^T",
     "√": "sqrt ", "∞": "inf", "Σ": "sum", "‘": "'", "’": "'", "“": '"', "”": '"', "‹": "<",
     "›": ">", "′": "'", "␣": "_", "█": "#",
 }  # fmt: skip
 
 
-def ascii_form(character: str) -> str:
+def to_ascii(character: str) -> str:
     """A character in ASCII: by its meaning, without its accents, or as a question mark.
 
-    >>> [ascii_form(sign) for sign in "−é₂日"]
+    >>> [to_ascii(sign) for sign in "−é₂日"]
     ['-', 'e', '2', '?']
     """
     if character.isascii():
@@ -28,21 +28,21 @@ def ascii_form(character: str) -> str:
     if unicodedata.combining(character):
         return ""
     parts = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
-    return _FORMS.get(character) or parts or "?"
+    return _REPLACEMENTS.get(character) or parts or "?"
 
 
-def print_what_can_be_printed() -> None:
-    """From now on nothing that is printed can fail for want of a letter."""
+def use_ascii_fallback() -> None:
+    """From now on printing cannot fail because the encoding lacks a character."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors=FOLD)
+            stream.reconfigure(errors=ERROR_HANDLER)
 
 
-def _fold(error: UnicodeError) -> tuple[str, int]:
+def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(map(ascii_form, lacking)), error.end
+    missing = error.object[error.start : error.end]
+    return "".join(map(to_ascii, missing)), error.end
 
 
-codecs.register_error(FOLD, _fold)
+codecs.register_error(ERROR_HANDLER, _replace)
