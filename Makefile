@@ -7,7 +7,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --no-warn-conflict
 INSTALL := SKBUILD_CMAKE_DEFINE=LIMELIGHT_WERROR=ON $(PIP) --no-build-isolation -e
 CSRC := $(shell find csrc -name '*.h' -o -name '*.cpp') CMakeLists.txt
 # What a change most often breaks.
-QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py tests/ops/test_calls.py tests/layers \
+QUICK := tests/ops/test_attend.py tests/ops/test_masks.py tests/ops/test_lens.py tests/ops/test_seen.py tests/ops/test_calls.py tests/layers \
 	tests/insight/test_salience.py tests/insight/test_worked.py tests/insight/test_why.py \
 	tests/seeing/test_recording.py tests/views/test_terminal.py tests/test_public_api.py tests/test_architecture.py
 # Two processes share the cores: threads of one that wait must not spin on those of the other.
@@ -110,13 +110,13 @@ sanitize: .venv/dev
 	touch $@
 
 # The page is tested in a real browser, which comes from Debian.
-.venv/browser: dev/install-browser.sh
-	dev/install-browser.sh
+.venv/browser: dev/install.sh
+	dev/install.sh browser
 	mkdir -p .venv && touch $@
 
 # The modules of the pages are checked by tools from npm, which have no dependencies to lock; nothing of them is shipped.
-node_modules/.package-lock.json: package.json dev/install-node.sh
-	dev/install-node.sh
+node_modules/.package-lock.json: package.json dev/install.sh
+	dev/install.sh node
 	npm install --silent --no-audit --no-fund --no-package-lock
 	touch $@
 
@@ -132,7 +132,7 @@ clean:
 # Kernels of other instruction sets: NEON under qemu-aarch64, the generic twin of AVX-512, AVX-512 compiled.
 .PHONY: cross tsan
 cross: .venv/tools
-	dev/install-cross.sh
+	dev/install.sh cross
 	dev/cross.sh
 
 # The worker pool under the thread sanitizer.

@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+import limelight as ll
+from limelight.seeing.recording.recording import Recording
+from watched_pages import watched_pages
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -57,30 +61,14 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def opened(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]:
     """Opens the page; afterwards no error was printed and no request had left."""
-    complaints: list[str] = []
-    requests: list[str] = []
-    pages: list[Page] = []
+    with watched_pages(browser, (1440, 1000), (server.url,)) as open_page:
 
-    def open_(end: str = "", **options: Any) -> Page:
-        options = {"viewport": {"width": 1440, "height": 1000}, "accept_downloads": True} | options
-        page = browser.new_page(**options)
-        page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "console",
-            lambda said: (
-                complaints.append(said.text) if said.type in ("error", "warning") else None
-            ),
-        )
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(server.url + end)
-        page.locator("#app[data-ready]").wait_for()
-        pages.append(page)
-        return page
+        def open_explorer(end: str = "", **options: Any) -> Page:
+            return open_page(server.url + end, "#app[data-ready]", **options)
 
-    yield open_
-    for page in pages:
-        page.close()
-    assert complaints == []
-    own = (server.url, "data:", "blob:")
-    assert [url for url in requests if not url.startswith(own)] == []
+        yield open_explorer
+
+
+@pytest.fixture(scope="session")
+def rec() -> Recording:
+    return ll.look(SENTENCE)

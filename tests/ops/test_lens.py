@@ -9,133 +9,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from lens_checks import FULL, MASKS, check_seen, sizes
 
 import limelight as ll
 from limelight.errors import OptionError
-from limelight.ops.backends import reference, tiled
-from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.spec import Lens, Statistics
-from limelight.ops.lens.statistics import Collector
+from limelight.ops.backends import tiled
+from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.mask import Mask
 from limelight.ops.masks.region import Extent, Region
-from limelight.ops.problem import check_problem
-
-FULL = Lens(
-    top=5,
-    entropy=True,
-    distance=True,
-    columns=(0, 2, -1),
-    band=3,
-    received=True,
-    map=(7, 5),
-    value_top=4,
-)
-
-
-def sizes(b=2, h=4, g=2, i=19, j=23, d=8, e=6, dtype=torch.float32):
-    torch.manual_seed(b + h + i + j)
-    return (
-        torch.randn(b, h, i, d, dtype=torch.float64).to(dtype),
-        torch.randn(b, g, j, d, dtype=torch.float64).to(dtype),
-        torch.randn(b, g, j, e, dtype=torch.float64).to(dtype),
-    )
-
-
-def dense64(q: Tensor, k: Tensor, v: Tensor, **options) -> tuple[Tensor, Tensor]:
-    """Scores and weights of the specification, in float64."""
-    if isinstance(options.get("bias"), Tensor):
-        options["bias"] = options["bias"].double()
-    problem = check_problem(q.double(), k.double(), v.double(), **options)
-    scores = reference.scores(problem)
-    return scores, reference.normalise(scores)[0]
-
-
-def check_pooled(pooled, dense: np.ndarray, cells: tuple[int, int], tolerance: float) -> None:
-    b, h, rows, columns = dense.shape
-    cells = (min(cells[0], rows), min(cells[1], columns))
-    assert pooled.mean.shape == pooled.max.shape == (b, h, *cells)
-    row_cell = np.arange(rows) * cells[0] // max(rows, 1)
-    column_cell = np.arange(columns) * cells[1] // max(columns, 1)
-    for r in range(cells[0]):
-        for c in range(cells[1]):
-            cell = dense[:, :, row_cell == r][..., column_cell == c].reshape(b, h, -1)
-            np.testing.assert_allclose(pooled.mean[:, :, r, c], cell.mean(-1), atol=tolerance)
-            np.testing.assert_allclose(pooled.max[:, :, r, c], cell.max(-1), atol=tolerance)
-
-
-def check_links(links, dense: Tensor, k: int, tolerance: float) -> None:
-    """The k largest of each row, largest first, each with its own place.
-
-    A link without weight is no link: −1 stands where fewer than k keys have a weight. Weights too
-    small to be normal numbers may be nothing or not, as an implementation rounds.
-    """
-    b, h, i, j = dense.shape
-    assert links.weights.shape == links.indices.shape == (b, h, i, k)
-    assert links.indices.dtype == torch.int64
-    kept = min(k, j)
-    best = torch.zeros(b, h, i, k, dtype=torch.float64)
-    best[..., :kept] = dense.topk(kept).values
-    torch.testing.assert_close(links.weights.double(), best, atol=tolerance, rtol=0)
-    there = links.indices >= 0
-    assert torch.equal(there, links.weights > 0)
-    assert (links.weights.diff(dim=-1) <= 0).all()
-    count = there.sum(-1)
-    assert (count >= (dense >= torch.finfo(links.weights.dtype).tiny).sum(-1).clamp_max(k)).all()
-    assert (count <= (dense > 0).sum(-1).clamp_max(k)).all()
-    if j:
-        at = dense.gather(-1, links.indices.clamp_min(0))
-        torch.testing.assert_close(
-            torch.where(there, at, 0.0), links.weights.double(), atol=tolerance, rtol=0
-        )
-    for row in links.indices.reshape(-1, k).tolist():
-        real = [index for index in row if index >= 0]
-        assert len(set(real)) == len(real)
-
-
-def check_seen(seen: Seen, q: Tensor, k: Tensor, v: Tensor, tolerance=1e-5, **options) -> None:
-    """Every statistic of the full lens against its formula on the float64 dense weights."""
-    scores, weights = dense64(q, k, v, **options)
-    b, h, i, j = weights.shape
-    lens = seen.lens
-
-    def close(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
-        torch.testing.assert_close(found.double(), expected, atol=tolerance * scale, rtol=tolerance)
-
-    close(seen.lse, torch.logsumexp(scores, -1))
-    close(seen.max_score, scores.amax(-1) if j else torch.full((b, h, i), -torch.inf).double())
-    logs = torch.where(weights > 0, weights.log(), 0.0)
-    close(seen.entropy, -(weights * logs).sum(-1))
-    away = (torch.arange(i)[:, None] + (j - i) - torch.arange(j)).abs()
-    close(seen.distance, (weights * away).sum(-1), scale=max(j, 1))
-    close(seen.columns, weights[..., list(lens.columns)])
-    close(seen.band, (weights * (away <= lens.band)).sum(-1))
-    close(seen.received, weights.sum(-2))
-    check_links(seen.top, weights, lens.top, tolerance)
-    check_pooled(seen.map, weights.numpy(), lens.map, tolerance)
-    norms = v.double().norm(dim=-1).repeat_interleave(h // v.shape[1], 1)[:, :, None]
-    check_links(seen.value_top, weights * norms, lens.value_top, tolerance * 4)
-    close(seen.dense(), weights)
-
-
-MASKS = {
-    "none": None,
-    "causal": ll.causal(),
-    "upper left": ll.causal(0),
-    "window": ll.window(4, 2),
-    "dilated": ll.dilated(3, 2, 1),
-    "padding": ll.padding([5, 23]),
-    "left padding": ll.padding([5, 23], side="left") & ll.causal(),
-    "empty rows": ll.padding([0, 3], side="left") & ll.causal(),
-    "documents": ll.documents([4, 0, 15], [7, 0, 16]),
-    "causal documents": ll.documents([4, 15], [7, 16], inside=ll.causal() & ll.window(3)),
-    "anchors": ll.anchors([0, 9]) | ll.window(2),
-    "blocks": ll.blocks(
-        torch.rand(4, 4, 3, generator=torch.Generator().manual_seed(1)) > 0.4, (5, 8)
-    ),
-    "dense": torch.rand(2, 1, 19, 23, generator=torch.Generator().manual_seed(2)) > 0.5,
-    "dense by head": torch.rand(4, 19, 1, generator=torch.Generator().manual_seed(3)) > 0.3,
-}
 
 
 @pytest.fixture(params=["native", "one tile", "small tiles"])
@@ -249,66 +130,6 @@ def test_a_part_of_a_mask_is_the_part_of_its_dense_form(mask):
     assert torch.equal(chosen, whole[1:, [3, 0]])
 
 
-def test_drill_down_equals_the_dense_weights():
-    q, k, v = sizes()
-    bias = torch.randn(4, 19, 23)
-    _, seen = ll.attend(q, k, v, mask=ll.causal(), bias=bias, lens=FULL)
-    _, weights = dense64(q, k, v, mask=ll.causal(), bias=bias)
-
-    def close(found: Tensor, expected: Tensor) -> None:
-        torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-5)
-
-    close(seen.rows([5, -1, 5]), weights[:, :, [5, 18, 5]])
-    close(seen.rows(slice(3, 9, 2)), weights[:, :, 3:9:2])
-    close(seen.tile(rows=slice(2, 9), columns=slice(-8, None)), weights[:, :, 2:9, -8:])
-    some = seen.heads([3, 0])
-    close(some.dense(), weights[:, [3, 0]])
-    assert torch.equal(some.top.indices, seen.top.indices[:, [3, 0]])
-    assert torch.equal(some.received, seen.received[:, [3, 0]])
-    one = some.batch_row(1)
-    close(one.dense(), weights[1:, [3, 0]])
-    assert torch.equal(one.map.max, some.map.max[1:])
-
-
-def test_dense_refuses_beyond_its_limit():
-    q, k, v = sizes()
-    _, seen = ll.attend(q, k, v, lens=Lens())
-    with pytest.raises(OptionError, match=r"need 13.7 KB, more than limit = 1000 bytes; .*rows"):
-        seen.dense(limit=1000)
-    assert seen.dense(limit=2 * 4 * 19 * 23 * 4).shape == (2, 4, 19, 23)
-
-
-def test_nothing_quadratic_is_made(monkeypatch):
-    """However long the text, no tile has more than its share of the weights."""
-    sizes: list[int] = []
-    add = Collector.add
-
-    def watch(sheet, tile):
-        sizes.append(tile.weights.numel())
-        add(sheet, tile)
-
-    monkeypatch.setattr(Collector, "add", watch)
-    monkeypatch.setattr(tiled, "TILE", 1 << 13)
-    q = torch.randn(1, 2, 512, 4)
-    ll.attend(q, q, q, mask=ll.causal(), lens=Lens(top=2, map=(8, 8)), impl="tiled")
-    assert max(sizes) <= 1 << 13
-    assert sum(sizes) == 2 * 512 * 512
-
-
-def test_a_seen_keeps_references_or_nothing():
-    q, k, v = sizes()
-    q.requires_grad_()
-    out, seen = ll.attend(q, k, v, lens=Lens(top=2))
-    assert seen.source.problem.query.data_ptr() == q.data_ptr()
-    assert not seen.source.problem.query.requires_grad
-    assert out.requires_grad
-    assert not seen.top.weights.requires_grad
-    _, seen = ll.attend(q, k, v, lens=Lens(top=2, keep=False))
-    assert seen.source is None
-    with pytest.raises(OptionError, match="keep=False"):
-        seen.rows([0])
-
-
 def test_the_gradient_is_that_of_the_plain_call():
     q, k, v = (x.requires_grad_() for x in sizes(dtype=torch.float64))
     out, _ = ll.attend(q, k, v, mask=ll.causal(), lens=FULL)
@@ -327,94 +148,10 @@ def test_statistics_are_of_the_weights_before_dropout():
     torch.testing.assert_close(out, ll.attend(q, k, v, dropout=0.4))
 
 
-def test_a_seen_stands_for_its_dense_weights():
-    q, k, v = sizes()
-    _, seen = ll.attend(q, k, v, lens=Lens())
-    weights = seen.dense()
-    assert seen.shape == weights.shape
-    assert len(seen) == 2
-    assert torch.equal(torch.as_tensor(seen), weights)
-    np.testing.assert_array_equal(np.asarray(seen), weights.numpy())
-    assert torch.equal(torch.stack([seen, seen])[1], weights)
-    assert torch.equal(seen[0, 3, :, 2:4], weights[0, 3, :, 2:4])
-    assert torch.equal(seen[-1, -2], weights[-1, -2])
-    assert torch.equal(seen[:, 1], weights[:, 1])
-    assert torch.equal(seen[1], weights[1])
-    assert all(map(torch.equal, seen, weights))
-    with pytest.raises(IndexError, match="index 2 is out of bounds for 2"):
-        _ = seen[2]
-    assert torch.equal(seen.mean(dim=1), weights.mean(dim=1))
-    assert torch.equal(2 * seen + seen, 3 * weights)
-    assert torch.equal(seen @ seen.mT, weights @ weights.mT)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        _ = seen.nonsense
-
-
-def test_weights_take_the_operators_of_tensors_and_the_functions_of_numpy():
-    weights = torch.rand(1, 2, 3, 4) + 0.1
-    one = Seen.of_weights(weights)
-    array = weights.numpy()
-    for found, expected in (
-        (-one, -weights), (+one, weights), (abs(one), weights),
-        (one**2, weights**2), (2**one, 2**weights), (1 / one, 1 / weights),
-        (one // 0.3, weights // 0.3), (1 // one, 1 // weights),
-        (one % 0.3, weights % 0.3), (1 % one, 1 % weights),
-        (one == weights[0, 0, 0, 0], weights == weights[0, 0, 0, 0]),
-        (one != 0, weights != 0), (weights.mT @ one, weights.mT @ weights),
-        ((one > 0.5) & (one < 0.9), (weights > 0.5) & (weights < 0.9)),
-    ):  # fmt: skip
-        assert torch.equal(found, expected)
-    for found, expected in (
-        (np.mean(one), array.mean()), (np.mean(one, axis=1), array.mean(axis=1)),
-        (np.stack([one, one]), np.stack([array, array])), (np.exp(one), np.exp(array)),
-        (array + one, array + array), (np.float64(2) * one, np.float64(2) * array),
-        (np.add.reduce(one, axis=3), array.sum(3)), (np.einsum("bhij->hj", one), array.sum((0, 2))),
-    ):  # fmt: skip
-        assert not isinstance(found, torch.Tensor)
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert len({one, one}) == 1
-
-
-def test_a_seen_is_found_in_a_list():
-    """Where == gave a tensor, `in` raised: its truth is ambiguous."""
-    one, two = (Seen.of_weights(torch.rand(1, 2, 3, 4)) for _ in range(2))
-    assert one in [None, "a", False, two, one]
-    assert one not in [None, "a", True, two]
-    assert [two, one].index(one) == 1
-
-
 def test_a_band_wider_than_any_number_is_the_whole_row():
     q, k, v = sizes()
     _, seen = ll.attend(q, k, v, lens=Lens(band=2**63 - 1))
     torch.testing.assert_close(seen.band, torch.ones(2, 4, 19))
-
-
-def test_weights_are_not_changed_in_place():
-    one = Seen.of_weights(torch.rand(1, 2, 3, 4))
-
-    def put() -> None:
-        one[0, 0] = 0
-
-    for change in (
-        put,
-        lambda: one.zero_(),
-        lambda: torch.add(one.dense(), 1, out=one),
-        lambda: np.add(one, 1, out=one),
-    ):
-        with pytest.raises(OptionError, match=r"cannot be changed in place.*take dense\(\)"):
-            change()
-
-
-def test_seen_of_weights_is_seen_of_the_call():
-    q, k, v = sizes(dtype=torch.float64)
-    _, weights = dense64(q, k, v, mask=ll.causal())
-    seen = Seen.of_weights(weights, FULL, value=v)
-    _, live = ll.attend(q, k, v, mask=ll.causal(), lens=FULL)
-    for name in ("entropy", "distance", "columns", "band", "received", "top", "value_top", "map"):
-        torch.testing.assert_close(getattr(seen, name), getattr(live, name))
-    assert torch.equal(seen.rows([3]), weights[:, :, 3:4])
-    with pytest.raises(OptionError, match="no value was given"):
-        Seen.of_weights(weights, Lens(value_top=1))
 
 
 @pytest.mark.parametrize(
@@ -464,13 +201,6 @@ def test_a_lens_that_does_not_fit_is_refused_before_anything_runs():
     assert seen.rows(np.array([1, 2])).shape == (2, 4, 2, 23)
 
 
-def test_the_limit_is_told_as_it_is_documented():
-    weights = torch.zeros(1).expand(1, 300, 1000, 1000)
-    seen = Seen(Extent(1, 300, 1000, 1000), Lens(), Statistics(weights[..., 0]), None)
-    with pytest.raises(OptionError, match=r"need 1.1 GB, more than limit = 1.0 GB"):
-        seen.dense()
-
-
 @pytest.mark.parametrize("impl", ["native", "reference"])
 def test_a_key_without_weight_is_no_link(impl):
     q, k = torch.full((1, 1, 1, 1), 200.0), torch.tensor([1.0, 0.0, -1.0]).view(1, 1, 3, 1)
@@ -488,17 +218,3 @@ def test_a_link_that_fades_to_nothing_is_dropped():
         torch.ones(1, 1, 40, 1), k, k, scale=1.0, lens=ll.Lens(top=3), impl="native"
     )
     assert (seen.top.indices == torch.tensor([1999, -1, -1])).all()
-
-
-@pytest.mark.parametrize("factor", [1, 10, 100, 1000])
-def test_recomputed_weights_stay_exact_where_scores_are_large(factor):
-    q, k = torch.randn(1, 2, 40, 64) * factor, torch.randn(1, 2, 300, 64)
-    _, seen = ll.attend(q, k, k, mask=ll.window(90, 5), lens=ll.Lens())
-    exact = torch.softmax(dense64(q, k, k, mask=ll.window(90, 5))[0], -1)
-    plain = ll.attend(q, k, k, mask=ll.window(90, 5), lens=ll.Lens(), impl="reference")[1].dense()
-    bound = 2 * (plain - exact).abs().max() + 1e-6
-    assert (seen.dense() - exact).abs().max() <= bound
-    assert (
-        seen.tile(slice(3, 9), slice(100, 270)) - exact[:, :, 3:9, 100:270]
-    ).abs().max() <= bound
-    assert torch.allclose(seen.rows([0, 7]).sum(-1), torch.ones(1, 2, 2), atol=2e-6)

@@ -7,44 +7,16 @@ from functools import partial
 import pytest
 import torch
 from hf_models import (
-    ALBERT,
-    BART,
     BERT,
     DECODERS,
-    DIFFLLAMA,
     LONGT5,
     OFF_THE_INTERFACE,
-    QWEN2_VL_VISION,
     T5,
-    WHISPER,
 )
-from torch import Tensor
+from watch_checks import GREEDY, IDS, LENS, check_statistics
 
 import limelight as ll
 from limelight.errors import OptionError, UnavailableError
-
-IDS = torch.randint(3, 99, (2, 11), generator=torch.Generator().manual_seed(4))
-LENS = ll.Lens(top=3, entropy=True, distance=True, columns=(0,), band=2, received=True, map=(3, 3))
-GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-
-
-def check_statistics(seen: ll.Seen, weights: Tensor) -> None:
-    """What was recorded equals what eager's weights give."""
-
-    def close(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
-        torch.testing.assert_close(found, expected, atol=1e-5 * scale, rtol=1e-4)
-
-    queries, keys = weights.shape[2:]
-    close(seen.dense(), weights)
-    close(seen.top.weights, weights.topk(3).values)
-    real = seen.top.indices.clamp_min(0)
-    close(torch.where(seen.top.indices < 0, 0.0, weights.gather(-1, real)), seen.top.weights)
-    close(seen.received, weights.sum(2))
-    logs = torch.where(weights > 0, weights.log(), 0.0)
-    close(seen.entropy, -(weights * logs).sum(-1))
-    away = (torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)).abs()
-    close(seen.distance, (weights * away).sum(-1), scale=keys)
-    close(seen.band, (weights * (away <= 2)).sum(-1))
 
 
 @pytest.mark.parametrize(
@@ -195,128 +167,16 @@ def test_a_thread_is_watched_only_in_the_context_of_the_block():
     assert watched.seen(layer=0).extent.i == IDS.shape[1] + 2
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_layers_that_share_a_module_are_told_apart(groups):
-    model = ALBERT[groups]()
-    with torch.no_grad(), ll.watch(model, LENS) as watched:
-        model(IDS)
-        model(IDS[:, :5])
-    assert watched.passes() == 2
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        eager = model(IDS, output_attentions=True).attentions
-    assert watched.recording().layer_numbers == tuple(range(2 * groups)) == tuple(range(len(eager)))
-    for layer, weights in enumerate(eager):
-        check_statistics(watched.seen(layer, which=0), weights)
-    with torch.no_grad(), ll.watch(model, LENS, layers=[1]) as watched:
-        model(IDS)
-    assert watched.recording().layer_numbers == (1,)
-    check_statistics(watched.seen(1), eager[1])
-
-
-BEAMS = {"num_beams": 3, "num_return_sequences": 3, "max_new_tokens": 6}
-
-
-@pytest.mark.parametrize(
-    ("name", "cache"),
-    [("llama", "dynamic"), ("gemma3", "dynamic"), ("gpt2", "dynamic"), ("llama", "static")],
-)
-def test_beams_are_followed_through_their_calls(name, cache):
-    """Beams change rows between calls: each is one text, prompt and tokens together."""
-    model = DECODERS[name]()
-    options = {**GREEDY, **BEAMS}
-    if cache == "static":
-        options["cache_implementation"] = "static"
-    lens = ll.Lens(top=3, entropy=True, distance=True, band=2, received=True)
-    with ll.watch(model, lens) as watched:
-        sequences = model.generate(IDS, **options)
-    assert watched.passes() == 1
-    model.set_attn_implementation("eager")
-
-    def eager(ids: Tensor) -> tuple[Tensor, ...]:
-        with torch.no_grad():
-            return model(ids, output_attentions=True, use_cache=False).attentions
-
-    for row, sequence in enumerate(sequences):
-        recording = watched.recording(row=row, sequences=sequences)
-        assert [token.text for token in recording.tokens] == [
-            str(one) for one in sequence[:-1].tolist()
-        ]
-        for layer, weights in enumerate(eager(sequence[None, :-1])):
-            check_statistics(recording.seen(layer), weights)
-    rows = [[int(token.text) for token in watched.recording(row=row).tokens] for row in range(6)]
-    for layer, weights in enumerate(eager(torch.tensor(rows))):
-        check_statistics(watched.seen(layer), weights)
-        last = watched.calls(layer)[-1].dense()
-        kept = weights[:, :, -1:, -last.shape[3] :]
-        torch.testing.assert_close(last, kept, atol=1e-5, rtol=1e-4)
-
-
-def test_beams_are_followed_without_keeping_keys():
-    found = []
-    for keep in (True, False):
-        model = DECODERS["llama"]()
-        with ll.watch(model, ll.Lens(top=3, received=True, keep=keep)) as watched:
-            model.generate(IDS, **GREEDY, **BEAMS)
-        assert all((call.source is None) != keep for call in watched.calls(1))
-        found.append(watched.seen(1))
-    assert torch.equal(found[0].top.indices, found[1].top.indices)
-    assert torch.equal(found[0].received, found[1].received)
-
-
-@pytest.mark.parametrize("make", [T5, BART, WHISPER])
-def test_beams_of_a_target_are_followed_through_their_calls(make):
-    """The source's keys are the same for all beams: the target's own say which went on."""
-    model = make()
-    source = {"input_ids": IDS}
-    if make is WHISPER:
-        source = {"input_features": torch.randn(2, 8, 40)}
-    with ll.watch(model, ll.Lens(top=3, received=True)) as watched:
-        sequences = model.generate(**source, **BEAMS, do_sample=False)
-    assert [watched.passes(stack) for stack in watched.stacks] == [1, 1, 1]
-    model.set_attn_implementation("eager")
-    for row in range(6):
-        for stack in ("decoder", "cross"):
-            recording = watched.recording(stack=stack, row=row, sequences=sequences)
-            ids = torch.tensor([[int(token.text) for token in recording.queries]])
-            own = {name: one[row // 3][None] for name, one in source.items()}
-            with torch.no_grad():
-                eager = model(**own, decoder_input_ids=ids, output_attentions=True, use_cache=False)
-            for layer, weights in enumerate(getattr(eager, f"{stack}_attentions")):
-                torch.testing.assert_close(
-                    recording.seen(layer).dense(), weights, atol=1e-4, rtol=1e-3
-                )
-            if stack == "cross" and make is not WHISPER:
-                names = [token.text for token in recording.tokens]
-                assert names == [str(one) for one in IDS[row // 3].tolist()]
-
-
-def test_a_beam_that_ended_early_is_found_by_its_sequence():
+def test_watches_nest():
     model = DECODERS["llama"]()
-    options = {**GREEDY, **BEAMS, "max_new_tokens": 12}
-    free = model.generate(IDS[:1], **options)
-    # A token that a beam reaches, so that it ends there and others go on.
-    options["eos_token_id"] = eos = int(free[0, 14])
-    with ll.watch(model, ll.Lens()) as watched:
-        found = model.generate(IDS[:1], **options)
-    ended = [row for row, ids in enumerate(found.tolist()) if eos in ids[11:-1]]
-    assert ended
-    model.set_attn_implementation("eager")
-    for row in ended:
-        length = found[row, 11:].tolist().index(eos) + 11
-        recording = watched.recording(row=row, sequences=found)
-        assert len(recording.tokens) == length < watched.seen(0).extent.j
-        with torch.no_grad():
-            eager = model(found[row][None, :length], output_attentions=True).attentions
-        torch.testing.assert_close(recording.seen(1).dense(), eager[1], atol=1e-5, rtol=1e-4)
-    for wrong, row, words in (
-        (found + 1, 0, "found ids in row 0 that no beam of it read"),
-        (found[0], 0, r"sequences must be token ids \(rows, n\), found torch.int64 of shape"),
-        (found, 3, "row must be one of 0 to 2, found 3"),
-        (None, 3, "row must be one of 0 to 2, found 3"),
-    ):
-        with pytest.raises(OptionError, match=words):
-            watched.recording(row=row, sequences=wrong)
+    with ll.watch(model, ll.Lens(top=2)) as outer:
+        with ll.watch(model, ll.Lens(entropy=True), layers=[1]) as inner:
+            model(IDS)
+        model(IDS)
+    assert (outer.passes(), inner.passes()) == (2, 1)
+    assert torch.equal(outer.seen(1, which=0).lse, inner.seen(1).lse)
+    assert outer.seen(1).top is not None
+    assert inner.seen(1).entropy is not None
 
 
 @pytest.mark.usefixtures("untyped")
@@ -342,147 +202,6 @@ def test_what_cannot_be_watched_is_said_in_words():
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_watches_nest():
-    model = DECODERS["llama"]()
-    with ll.watch(model, ll.Lens(top=2)) as outer:
-        with ll.watch(model, ll.Lens(entropy=True), layers=[1]) as inner:
-            model(IDS)
-        model(IDS)
-    assert (outer.passes(), inner.passes()) == (2, 1)
-    assert torch.equal(outer.seen(1, which=0).lse, inner.seen(1).lse)
-    assert outer.seen(1).top is not None
-    assert inner.seen(1).entropy is not None
-
-
-def test_a_layer_that_attends_twice_is_one_layer():
-    """DiffLlama: two calls a layer, which are two occurrences; tokens go on from their own."""
-    model = DIFFLLAMA()
-    with ll.watch(model, ll.Lens(top=2)) as watched:
-        tokens = model.generate(IDS, **GREEDY, max_new_tokens=3)
-    assert watched.passes() == 1
-    assert watched.recording().layer_numbers == (0, 1)
-    for layer in range(2):
-        first, second = (watched.seen(layer, occurrence=number) for number in range(2))
-        assert first.extent.j == second.extent.j == tokens.shape[1] - 1
-        torch.testing.assert_close(first.dense(), second.dense())
-    with pytest.raises(OptionError, match=r"occurrence must be one of 0 to 1.*found 2"):
-        watched.seen(0, occurrence=2)
-    with torch.no_grad(), ll.watch(model, ll.Lens(), layers=[1]) as watched:
-        model(IDS)
-    assert watched.order == ["model.layers.1.self_attn"] * 2
-
-
-def test_each_image_of_a_vision_tower_is_an_occurrence():
-    model = QWEN2_VL_VISION()
-    grid = torch.tensor([[1, 4, 4], [1, 2, 4]])
-    patches = torch.randn(24, 3 * 2 * 2)
-    with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
-        model(patches, grid_thw=grid)
-        model(patches[:16], grid_thw=grid[:1])
-    assert watched.recording().layer_numbers == (0, 1)
-    assert watched.passes() == 2
-    sizes = [watched.seen(1, which=0, occurrence=image).extent.j for image in range(2)]
-    assert sizes == [16, 8]
-    with pytest.raises(OptionError, match="occurrence must be one of 0 to 0"):
-        watched.seen(1, occurrence=1)  # the second call had one image
-
-
-class Looped(torch.nn.Module):
-    """Two blocks, gone through three times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layer = partial(torch.nn.TransformerEncoderLayer, 16, 4, batch_first=True)
-        self.blocks = torch.nn.ModuleList([layer(), layer()])
-
-    def forward(self, x: Tensor) -> Tensor:
-        for _ in range(3):
-            for block in self.blocks:
-                x = block(x)
-        return x
-
-
-def test_a_looped_stack_has_its_own_layers():
-    model = Looped().eval()
-    with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
-        model(torch.randn(1, 5, 16))
-    assert watched.order == ["blocks.0.self_attn", "blocks.1.self_attn"] * 3
-    assert watched.recording().layer_numbers == (0, 1)
-    assert watched.seen(1, occurrence=2).extent.i == 5
-    assert not torch.equal(watched.seen(1, occurrence=2).dense(), watched.seen(1).dense())
-
-
-def bert_tokenizer(words: str):
-    """A WordPiece tokenizer that knows these words, as BERT's is made."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words.split()]
-    made = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]",
-        sep_token="[SEP]",
-    )  # fmt: skip
-
-
-def test_words_are_told_apart_without_a_piece_that_goes_on():
-    """Whether words stand apart is the tokenizer's to say, not a guess from its pieces."""
-    model, tokenizer = BERT(), bert_tokenizer("the animal didn ' t cross street ##s")
-    inputs = tokenizer("The animal didn't cross the street", return_tensors="pt")
-    with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
-        model(**inputs)
-    recording = watched.recording(tokenizer)
-    assert recording.text == "the animal didn't cross the street"
-    words = recording.by_words().tokens
-    assert [word.text for word in words] == [
-        "[CLS]", "the", "animal", "didn't", "cross", "the", "street", "[SEP]",
-    ]  # fmt: skip
-    assert recording.strongest().links
-
-
-def test_rows_of_a_padded_batch_are_without_their_padding():
-    model, tokenizer = BERT(), bert_tokenizer("the animal didn ' t cross street ##s")
-    texts = ["the animal didn't cross the streets", "the animal"]
-    lens = ll.Lens(top=3, entropy=True, distance=True, received=True, band=2)
-    for side in ("right", "left"):
-        inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
-        with torch.no_grad(), ll.watch(model, lens) as watched:
-            model(**inputs)
-        recording = watched.recording(tokenizer, row=1)
-        assert [token.text for token in recording.tokens] == ["[CLS]", "the", "animal", "[SEP]"]
-        model.set_attn_implementation("eager")
-        with torch.no_grad():
-            whole = model(**inputs, output_attentions=True).attentions
-        kept = inputs["attention_mask"][1].bool()
-        for layer, weights in enumerate(whole):
-            expected = weights[1:, :, kept][..., kept]
-            check_statistics(recording.seen(layer), expected)
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_padding_is_left_out_of_a_prompt_and_its_generated_tokens(keep):
-    model = DECODERS["llama"]()
-    real = torch.ones_like(IDS)
-    real[1, :4] = 0
-    lens = ll.Lens(top=3, entropy=True, distance=True, keep=keep)
-    with ll.watch(model, lens) as watched:
-        tokens = model.generate(IDS, attention_mask=real, **GREEDY, max_new_tokens=4)
-    recording = watched.recording(row=1)
-    assert [token.text for token in recording.tokens] == [str(n) for n in tokens[1, 4:-1].tolist()]
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        alone = model(tokens[1:, 4:-1], output_attentions=True).attentions
-    for layer, weights in enumerate(alone):
-        top = recording.seen(layer).top
-        torch.testing.assert_close(top.weights, weights.topk(3).values, atol=1e-5, rtol=1e-4)
-        if keep:
-            torch.testing.assert_close(recording.seen(layer).dense(), weights, atol=1e-5, rtol=1e-4)
-
-
 def test_attention_that_was_not_seen_is_named():
     """LongT5's encoder computes by itself; its decoder goes through the interface."""
     model = LONGT5()
@@ -491,16 +210,6 @@ def test_attention_that_was_not_seen_is_named():
         model.generate(IDS, max_new_tokens=3, do_sample=False)
     assert watched.stacks == ("decoder", "cross")
     assert "LongT5LocalAttention" in watched.recording(stack="cross").made["unseen"]
-
-
-def test_gradient_checkpointing_is_recorded_once():
-    model = DECODERS["llama"]().train()
-    model.gradient_checkpointing_enable()
-    with ll.watch(model, ll.Lens()) as watched:
-        model(IDS, labels=IDS, use_cache=False).loss.backward()
-    assert watched.passes() == 1
-    assert len(watched.order) == 2
-    assert model.model.layers[0].self_attn.q_proj.weight.grad is not None
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpnet", "mpt", "codegen"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import torch
 
 from limelight.seeing.recording.recording import Recording
 from views.hostile_tokens import HOSTILE
+from watched_pages import watched_pages
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -36,34 +38,15 @@ def hostile() -> Recording:
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     """Opens a recording's page; afterwards no error was printed and no request had left."""
-    complaints: list[str] = []
-    requests: list[str] = []
-    pages: list[Page] = []
+    numbers = itertools.count()
+    with watched_pages(browser, (1300, 900), ("file:",)) as open_page:
 
-    def open_(recording: Recording | str, **options: Any) -> Page:
-        path = tmp_path / f"{len(pages)}.html"
-        if isinstance(recording, str):
-            path.write_text(recording, encoding="utf-8")
-        else:
-            recording.save(path)
-        options = {"viewport": {"width": 1300, "height": 900}, "accept_downloads": True} | options
-        page = browser.new_page(**options)
-        page.set_default_timeout(60_000)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "console",
-            lambda said: (
-                complaints.append(said.text) if said.type in ("error", "warning") else None
-            ),
-        )
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(path.as_uri())
-        page.locator("[data-ready]").first.wait_for(state="attached")
-        pages.append(page)
-        return page
+        def open_recording(recording: Recording | str, **options: Any) -> Page:
+            path = tmp_path / f"{next(numbers)}.html"
+            if isinstance(recording, str):
+                path.write_text(recording, encoding="utf-8")
+            else:
+                recording.save(path)
+            return open_page(path.as_uri(), "[data-ready]", **options)
 
-    yield open_
-    for page in pages:
-        page.close()
-    assert complaints == []
-    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+        yield open_recording

@@ -1,0 +1,84 @@
+"""The tokens of a watched call: words, padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hf_models import (
+    BERT,
+    DECODERS,
+)
+from watch_checks import GREEDY, IDS, check_statistics
+
+import limelight as ll
+
+
+def bert_tokenizer(words: str):
+    """A WordPiece tokenizer that knows these words, as BERT's is made."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words.split()]
+    made = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece()
+    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]",
+        sep_token="[SEP]",
+    )  # fmt: skip
+
+
+def test_words_are_told_apart_without_a_piece_that_goes_on():
+    """Whether words stand apart is the tokenizer's to say, not a guess from its pieces."""
+    model, tokenizer = BERT(), bert_tokenizer("the animal didn ' t cross street ##s")
+    inputs = tokenizer("The animal didn't cross the street", return_tensors="pt")
+    with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
+        model(**inputs)
+    recording = watched.recording(tokenizer)
+    assert recording.text == "the animal didn't cross the street"
+    words = recording.by_words().tokens
+    assert [word.text for word in words] == [
+        "[CLS]", "the", "animal", "didn't", "cross", "the", "street", "[SEP]",
+    ]  # fmt: skip
+    assert recording.strongest().links
+
+
+def test_rows_of_a_padded_batch_are_without_their_padding():
+    model, tokenizer = BERT(), bert_tokenizer("the animal didn ' t cross street ##s")
+    texts = ["the animal didn't cross the streets", "the animal"]
+    lens = ll.Lens(top=3, entropy=True, distance=True, received=True, band=2)
+    for side in ("right", "left"):
+        inputs = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
+        with torch.no_grad(), ll.watch(model, lens) as watched:
+            model(**inputs)
+        recording = watched.recording(tokenizer, row=1)
+        assert [token.text for token in recording.tokens] == ["[CLS]", "the", "animal", "[SEP]"]
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            whole = model(**inputs, output_attentions=True).attentions
+        kept = inputs["attention_mask"][1].bool()
+        for layer, weights in enumerate(whole):
+            expected = weights[1:, :, kept][..., kept]
+            check_statistics(recording.seen(layer), expected)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_padding_is_left_out_of_a_prompt_and_its_generated_tokens(keep):
+    model = DECODERS["llama"]()
+    real = torch.ones_like(IDS)
+    real[1, :4] = 0
+    lens = ll.Lens(top=3, entropy=True, distance=True, keep=keep)
+    with ll.watch(model, lens) as watched:
+        tokens = model.generate(IDS, attention_mask=real, **GREEDY, max_new_tokens=4)
+    recording = watched.recording(row=1)
+    assert [token.text for token in recording.tokens] == [str(n) for n in tokens[1, 4:-1].tolist()]
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        alone = model(tokens[1:, 4:-1], output_attentions=True).attentions
+    for layer, weights in enumerate(alone):
+        top = recording.seen(layer).top
+        torch.testing.assert_close(top.weights, weights.topk(3).values, atol=1e-5, rtol=1e-4)
+        if keep:
+            torch.testing.assert_close(recording.seen(layer).dense(), weights, atol=1e-5, rtol=1e-4)
