@@ -25,9 +25,9 @@ def held(field):
 
 def run(code: str, *arguments: object) -> dict[str, Any]:
     """What `code` prints as JSON; it has torch, `ll`, its arguments and `held(field)` in bytes."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"{_START}torch.set_num_threads({THREADS})\n{code}",
          *map(str, arguments)],
         cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    return json.loads(done.stdout)
+    return json.loads(process.stdout)

@@ -37,8 +37,8 @@ def ask(bench: Bench) -> list[Target]:
         )
     )
     return [
-        at_least(name, row.peers[name].median / row.ours.median, wanted)
-        for name, wanted in (("sentence-transformers", 1.3), ("ONNX Runtime", 1.0))
+        at_least(name, row.peers[name].median / row.ours.median, bound)
+        for name, bound in (("sentence-transformers", 1.3), ("ONNX Runtime", 1.0))
         if name in row.peers
     ]
 

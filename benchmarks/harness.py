@@ -1,4 +1,4 @@
-"""Interleaved rounds: every contender once a round, so that a busy moment hurts all alike."""
+"""Interleaved rounds: every contender once a round, so that a busy moment slows all alike."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Bench:
     def compare(self, case: Case) -> Row:
         """Check every contender against ours, time them interleaved, keep the row."""
         self._say(f"{case.name}: checking")
-        calls, left_out = _made(case)
+        calls, left_out = _calls(case)
         times = interleave(calls, self.limits, lambda done: self._say(f"{case.name}: {done}"))
         row = self._row(case, times, left_out)
         self.rows.append(row)
@@ -184,17 +184,17 @@ class Bench:
         return statistics.geometric_mean(ratios) if ratios else math.nan
 
 
-def at_least(what: str, found: float, wanted: float, unit: str = "x") -> Target:
-    """A target that wants a number of at least `wanted`."""
+def at_least(what: str, measured: float, bound: float, unit: str = "x") -> Target:
+    """A target with a lower bound."""
     scale = 100 if unit == "%" else 1
     digits = 0 if unit == "%" else 2
-    text = f"{what} ≥ {wanted * scale:g}{unit}"
-    return Target(text, f"{found * scale:.{digits}f}{unit}", found >= wanted)
+    text = f"{what} ≥ {bound * scale:g}{unit}"
+    return Target(text, f"{measured * scale:.{digits}f}{unit}", measured >= bound)
 
 
-def at_most(what: str, found: float, wanted: float, unit: str = "x") -> Target:
-    """A target that wants a number of at most `wanted`."""
-    return Target(f"{what} ≤ {wanted:g}{unit}", f"{found:.2f}{unit}", found <= wanted)
+def at_most(what: str, measured: float, bound: float, unit: str = "x") -> Target:
+    """A target with an upper bound."""
+    return Target(f"{what} ≤ {bound:g}{unit}", f"{measured:.2f}{unit}", measured <= bound)
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
@@ -244,7 +244,7 @@ def _repeats(call: Call, block: float) -> int:
     return max(1, min(20_000, int(block / max(once, 1e-7))))
 
 
-def _made(case: Case) -> tuple[dict[str, Call], dict[str, str]]:
+def _calls(case: Case) -> tuple[dict[str, Call], dict[str, str]]:
     calls: dict[str, Call] = {"ours": case.ours}
     left_out: dict[str, str] = {}
     expected = _flat(case.ours())
@@ -273,13 +273,13 @@ def _multiply_add() -> None:
     multiply_add()
 
 
-def _check_equal(case: Case, name: str, expected: list[Tensor], found: list[Tensor]) -> None:
-    for ours, theirs in zip(expected, found, strict=True):
+def _check_equal(case: Case, name: str, expected: list[Tensor], answers: list[Tensor]) -> None:
+    for ours, theirs in zip(expected, answers, strict=True):
         if ours.shape != theirs.shape:
             raise DisagreementError(f"{case.name}: {name} gives {theirs.shape}, ours {ours.shape}")
-        apart = (ours.float() - theirs.float()).abs().max().item() if ours.numel() else 0.0
-        if not apart <= case.tolerance * max(1.0, ours.float().abs().max().item()):
-            raise DisagreementError(f"{case.name}: {name} differs from ours by {apart:.3g}")
+        difference = (ours.float() - theirs.float()).abs().max().item() if ours.numel() else 0.0
+        if not difference <= case.tolerance * max(1.0, ours.float().abs().max().item()):
+            raise DisagreementError(f"{case.name}: {name} differs from ours by {difference:.3g}")
 
 
 def _flat(result: Tensor | Sequence[Tensor] | None) -> list[Tensor]:

@@ -82,13 +82,13 @@ def ask(bench: Bench) -> list[Target]:
                       "--html", page])  # fmt: skip
         targets.append(at_most(f"{long:,} tokens, peak memory of `show`", peak / 1e9, 2.0, " GB"))
         bench.say(f"{long} tokens, saved and loaded")
-        found = child.run(_SAVED, texts[long], Path(folder) / "recording.safetensors")
-    if found["heads"] != 270:
-        raise AssertionError(f"{found['heads']} heads were recorded, expected 270")
+        saved = child.run(_SAVED, texts[long], Path(folder) / "recording.safetensors")
+    if saved["heads"] != 270:
+        raise AssertionError(f"{saved['heads']} heads were recorded, expected 270")
     return [
         *targets,
-        at_most(f"recording of {long:,} tokens", found["bytes"] / 1e6, 200.0, " MB"),
-        at_most(f"recording of {long:,} tokens, loaded", found["seconds"], 3.0, " s"),
+        at_most(f"recording of {long:,} tokens", saved["bytes"] / 1e6, 200.0, " MB"),
+        at_most(f"recording of {long:,} tokens, loaded", saved["seconds"], 3.0, " s"),
     ]
 
 

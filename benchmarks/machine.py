@@ -84,8 +84,8 @@ def multiply_add() -> float:
 
 def _peak_gflops(calls: int) -> float:
     start = time.perf_counter()
-    done = sum(multiply_add() for _ in range(calls))
-    return done / (time.perf_counter() - start) / 1e9
+    operations = sum(multiply_add() for _ in range(calls))
+    return operations / (time.perf_counter() - start) / 1e9
 
 
 def read_memory(tensor: torch.Tensor) -> None:
@@ -121,10 +121,10 @@ def _version(package: str) -> str:
 
 def _commit() -> str:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"],
             cwd=Path(__file__).parent, capture_output=True, text=True, check=True,
         )  # fmt: skip
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return done.stdout.strip()
+    return process.stdout.strip()

@@ -54,14 +54,14 @@ def show(answer: Answer, console: Console) -> None:
 def keep(answers: list[Answer], folder: Path = HERE) -> None:
     """Merge into results.json and write RESULTS.md; a quick answer never replaces a full one."""
     path = folder / "results.json"
-    kept = _ANSWERS.validate_json(path.read_bytes()) if path.exists() else {}
+    merged = _ANSWERS.validate_json(path.read_bytes()) if path.exists() else {}
     for answer in answers:
-        if answer.quick and answer.name in kept and not kept[answer.name].quick:
+        if answer.quick and answer.name in merged and not merged[answer.name].quick:
             continue
-        kept[answer.name] = answer
-    kept = dict(sorted(kept.items()))
-    _write(path, as_json(kept) + "\n")
-    _write(folder / "RESULTS.md", _markdown(list(kept.values())))
+        merged[answer.name] = answer
+    merged = dict(sorted(merged.items()))
+    _write(path, as_json(merged) + "\n")
+    _write(folder / "RESULTS.md", _markdown(list(merged.values())))
 
 
 def as_json(answers: dict[str, Answer]) -> str:

@@ -79,17 +79,17 @@ Measured by `python dev/openings.py`; the texts are in `tests/insight/openings/`
 
 
 def main() -> None:
-    """Judge the halves that are named, or both."""
-    named = [word for word in sys.argv[1:] if not word.startswith("-")]
+    """Judge the halves named by the arguments, or both."""
+    halves = [word for word in sys.argv[1:] if not word.startswith("-")]
     model = load("minilm")
     lines = ["| half | sensible openings | of texts | share |", "|---|---|---|---|"]
-    for half in named or ["tuning", "held_out"]:
+    for half in halves or ["tuning", "held_out"]:
         right, total = judge(model, half, verbose="-v" in sys.argv)
         share = right.total() / total.total()
         name = half.replace("_", " ")
         lines.append(f"| {name} | {right.total()} | {total.total()} | {share:.0%} |")
     print("\n".join(lines))
-    if not named:
+    if not halves:
         page = PAGE.format(table="\n".join(lines))
         (FOLDER.parents[2] / "docs" / "openings.md").write_text(page, encoding="utf-8")
 

@@ -26,10 +26,12 @@ def main() -> None:
 
 
 def section(title: str, name: str, roles: HeadRoles) -> str:
-    named = sum(bool(roles.roles(x, y)) for x in range(roles.layers) for y in range(roles.heads))
+    with_role = sum(
+        bool(roles.roles(x, y)) for x in range(roles.layers) for y in range(roles.heads)
+    )
     return (
         f"## {title}\n\n{roles.table().markdown()}\n\n"
-        f"{named} of {roles.layers * roles.heads} heads have a role; the figure shows it "
+        f"{with_role} of {roles.layers * roles.heads} heads have a role; the figure shows it "
         f"with its score.\n\n![What the heads of {title} do](figures/heads-{name}.svg)"
     )
 

@@ -1,7 +1,8 @@
-"""The paths of `attend` and `limelight show` that DESIGN.md describes are those that calls take."""
+"""The four paths that DESIGN.md describes are those that calls take."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Callable
@@ -14,6 +15,9 @@ import torch
 from typer.testing import CliRunner
 
 import limelight as ll
+from limelight.training.loop import train
+from seeing.hf_models import DECODERS
+from training.small_runs import settings
 
 SOURCE = str(Path(ll.__file__).parent)
 DESIGN = (Path(__file__).parent.parent / "DESIGN.md").read_text(encoding="utf-8")
@@ -23,20 +27,30 @@ TEXT = "The animal didn't cross the street because it was too tired."
 def described(title: str) -> list[str]:
     """The files of a path, in the order of its paragraph."""
     paragraph = DESIGN.split(f"**{title}**", 1)[1].split("\n\n", 1)[0]
+    paragraph = paragraph.replace("`attend` as above", "`ops/attend.py`")
     names = re.findall(r"`([\w/]+\.py)`", paragraph)
     assert len(set(names)) == len(names), "a file is named twice"
     return names
 
 
-def traced(call: Callable[[], object]) -> list[str]:
-    """The files that a call reaches, each where it is first entered; constructors apart."""
+def traced(call: Callable[[], object], since: str = "") -> list[str]:
+    """The files that a call reaches, each where it is first entered; constructors apart.
+
+    Args:
+        call: is run once.
+        since: the function of ours where the path begins; the call itself unless given.
+    """
     reached: list[str] = []
     constructors = 0
+    begun = not since
 
     def trace(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal constructors
+        nonlocal begun, constructors
         path = frame.f_code.co_filename
         if event not in ("call", "return") or not path.startswith(SOURCE):
+            return
+        begun = begun or frame.f_code.co_name == since
+        if not begun:
             return
         if frame.f_code.co_name == "__init__":
             constructors += 1 if event == "call" else -1
@@ -84,3 +98,29 @@ def test_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     call()
     check_order(described("`limelight show TEXT`"), traced(call))
+
+
+def test_watched_hugging_face_forward() -> None:
+    model = DECODERS["llama"]()
+    ids = torch.randint(3, 99, (1, 5))
+
+    def call() -> object:
+        with torch.no_grad(), ll.watch(model) as watched:
+            model(ids)
+        return watched.recording()
+
+    call()
+    check_order(described("A watched Hugging Face forward"), traced(call))
+
+
+def test_training_step(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("abcdefgh" * 200)
+    model = {"preset": "llama", "layers": 1, "heads": 2, "width": 32, "context": 16}
+    folders = itertools.count()
+
+    def call() -> object:
+        folder = tmp_path / str(next(folders))
+        return train(settings(folder, model=model, steps=1, save_every=1), base=tmp_path)
+
+    call()
+    check_order(described("A training step"), traced(call, since="_step"))

@@ -63,8 +63,8 @@ _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def _dispatches(tensor: Tensor) -> bool:
     """Whether a subclass answers torch's operations itself, as those that trace or shard do."""
     name = "__torch_dispatch__"
-    own = getattr(type(tensor), name) is not getattr(Tensor, name)
-    return own or torch.compiler.is_compiling()
+    overridden = getattr(type(tensor), name) is not getattr(Tensor, name)
+    return overridden or torch.compiler.is_compiling()
 
 
 def check_rank(name: str, tensor: Tensor, letters: str) -> None:

@@ -178,8 +178,8 @@ def _fits(
         return isinstance(value, kinds) and not isinstance(value, bool)
     if not isinstance(value, origin or hint):
         return False
-    held = isinstance(value, list | tuple | bytes) and origin in (list, Sequence, Iterable)
-    return not held or all(
+    is_sequence = isinstance(value, list | tuple | bytes) and origin in (list, Sequence, Iterable)
+    return not is_sequence or all(
         _fits(each, inner[0], whole, real) for each in cast("Sequence[Any]", value)
     )
 

@@ -77,10 +77,10 @@ def fit(text: str, width: int) -> str:
     ('ani…', 'it  ')
     """
     if columns(text) > width:
-        kept = ""
+        prefix = ""
         for character in text:
-            if columns(kept) + _columns_of(character) > width - 1:
+            if columns(prefix) + _columns_of(character) > width - 1:
                 break
-            kept += character
-        text = kept + "…"
+            prefix += character
+        text = prefix + "…"
     return text + " " * (width - columns(text))

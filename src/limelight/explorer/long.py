@@ -137,10 +137,10 @@ def _links(recording: Recording, layer: int, position: int) -> tuple[Tensor, Ten
     queries = torch.arange(keys.shape[0])[:, None].expand_as(keys)
     hidden = torch.zeros(seen.extent.j, dtype=torch.bool)
     hidden[sorted(background(recording))] = True
-    worth = (keys >= 0) & ~hidden[keys.clamp(min=0)]
+    content = (keys >= 0) & ~hidden[keys.clamp(min=0)]
     if recording.queries is recording.tokens:
-        worth &= ((queries - keys).abs() > _NEAR) & ~hidden[queries]
-    weights = weights.where(worth, 0.0).flatten()
+        content &= ((queries - keys).abs() > _NEAR) & ~hidden[queries]
+    weights = weights.where(content, 0.0).flatten()
     best, places = weights.topk(min(MAX_LINKS, weights.numel()))
-    kept = best > 0
-    return queries.flatten()[places][kept], keys.flatten()[places][kept], best[kept]
+    linked = best > 0
+    return queries.flatten()[places][linked], keys.flatten()[places][linked], best[linked]

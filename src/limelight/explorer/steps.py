@@ -49,21 +49,21 @@ def worked_example(edited: dict[str, list[list[float]]]) -> dict[str, Any]:
     example = worked("apple-phones")
     layer = example.layers[0]
     head = layer.heads[0]
-    own: dict[str, Tensor] = {"x": example.x, "w_query": head.w_query, "w_key": head.w_key,
+    tables: dict[str, Tensor] = {"x": example.x, "w_query": head.w_query, "w_key": head.w_key,
                               "w_value": head.w_value}  # fmt: skip
     for name, rows in edited.items():
-        expected = own[name].shape
+        expected = tables[name].shape
         if [len(row) for row in rows] != [expected[1]] * expected[0]:
             raise OptionError(f"{name} must have {expected[0]} rows of {expected[1]} numbers")
-        own[name] = torch.tensor(rows, dtype=torch.float64)
-    x, *matrices = own.values()
+        tables[name] = torch.tensor(rows, dtype=torch.float64)
+    x, *matrices = tables.values()
     head = dataclasses.replace(head, w_query=matrices[0], w_key=matrices[1], w_value=matrices[2])
     layer = dataclasses.replace(layer, heads=(head,))
     example = dataclasses.replace(example, x=x, layers=(layer,))
     return {
         "title": example.title,
         "tokens": list(example.tokens),
-        "tables": {name: table.tolist() for name, table in own.items()},
+        "tables": {name: table.tolist() for name, table in tables.items()},
         "steps": [
             {
                 "name": step.name,

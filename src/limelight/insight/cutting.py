@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from limelight.checks import check_whole
 from limelight.errors import OptionError
 from limelight.insight.runner import layer_of, through_the_seam
-from limelight.ops.attend import attend
 from limelight.ops.calls import AttentionCall, intercept
-from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.dense import Dense
 from limelight.ops.masks.links import without
 from limelight.ops.masks.mask import Mask, as_mask
@@ -80,17 +78,7 @@ def cut_call(call: AttentionCall, mask: Mask | Tensor, how: How) -> AttentionCal
     both = mask if call.mask is None else as_mask(call.mask) & as_mask(mask)
     if how == "forbid" or call.lse is not None:
         return call.replace(mask=both)
-    return call.replace(mask=both, lse=_log_sum(call))
-
-
-def _log_sum(call: AttentionCall) -> Tensor:
-    """What the rows are normalised by before anything is cut: `b h i`."""
-    _, seen = attend(
-        call.query, call.key, call.value,
-        mask=call.mask, bias=call.bias, scale=call.scale, softcap=call.softcap,
-        lens=Lens(keep=False),
-    )  # fmt: skip
-    return seen.lse
+    return call.replace(mask=both, lse=call.replace(sinks=None).normaliser())
 
 
 Cuts = dict[int, dict[int, dict[int, list[int]]]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,11 +16,9 @@ from limelight.fields import checked
 from limelight.insight.result import Result
 from limelight.insight.table import Table
 from limelight.labels import fit, visible
-from limelight.ops.attend import attend
-from limelight.ops.bias import Alibi
+from limelight.ops.attend import run
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
-from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picks import Pick
 from limelight.seeing.recording.picture import Picture
 from limelight.seeing.recording.recording import Recording
@@ -144,16 +142,10 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
     problem = seen.source.problem
     value = torch.zeros_like(problem.value[..., :1]).requires_grad_()
     with torch.enable_grad():
-        output, own = attend(
-            problem.query, problem.key, value,
-            mask=problem.mask,
-            bias=problem.bias if problem.slopes is None else Alibi(problem.slopes, problem.bias),
-            scale=problem.scale,
-            softcap=problem.softcap or None,
-            lens=Lens(keep=False),
-        )  # fmt: skip
+        plain = replace(problem, value=value, dropout=0.0, sinks=None, lse=None)
+        output, lse = run(plain)
         # less than 1 where a sink draws weight too
-        share = torch.exp((own.lse - seen.lse).clamp(max=0.0)).nan_to_num(0.0)
+        share = torch.exp((lse.detach() - seen.lse).clamp(max=0.0)).nan_to_num(0.0)
         towards = row.to(output) * share.to(output)
         (gradient,) = torch.autograd.grad(output, value, towards[..., None])
     # rows of A sum to 1, so a head passes on all it is given: this restores what float32 lost;

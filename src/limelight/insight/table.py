@@ -73,11 +73,11 @@ class Table:
         numeric = self.numeric()
 
         def row(cells: Sequence[str], tag: str) -> str:
-            made = (
+            tags = (
                 f'<{tag} style="text-align:{"right" if number else "left"}">{escape(cell)}</{tag}>'
                 for cell, number in zip(cells, numeric, strict=True)
             )
-            return f"<tr>{''.join(made)}</tr>"
+            return f"<tr>{''.join(tags)}</tr>"
 
         title = f"<caption>{escape(_label(self.title))}</caption>" if self.title else ""
         head = row([_label(name) for name in self.columns], "th")

@@ -74,8 +74,7 @@ class Transformer(nn.Module):
             )
         self.config = config
         self.embedding = Embedding(config)
-        own = config.target_embedding == "own"
-        self.target_embedding = Placing(config) if own else None
+        self.target_embedding = Placing(config) if config.target_embedding == "own" else None
         self.encoder = Stack(config, config.layers, causal=False)
         self.decoder_layers = config.decoder_layers or config.layers
         self.decoder = Stack(config, self.decoder_layers, causal=True, cross=True)

@@ -128,8 +128,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             letters = axes.replace("n", positions)
             check_rank(name, tensor, letters)
             sizes["m"] = width
-            named = zip(letters.split(), tensor.shape, strict=True)
-            expected = tuple(sizes.setdefault(letter, size) for letter, size in named)
+            axis_sizes = zip(letters.split(), tensor.shape, strict=True)
+            expected = tuple(sizes.setdefault(letter, size) for letter, size in axis_sizes)
             check_shape(name, tensor, letters, expected)
             check_same_device(name, tensor, weight, "the weights")
             if autocast_type(tensor) != autocast_type(weight):

@@ -21,9 +21,9 @@ class Log:
 
     def __init__(self, path: Path, *, after: int) -> None:
         before = read_log(path) if after else []
-        kept = [e for e in before if e["step"] < after or (e["step"] == after and "loss" in e)]
+        entries = [e for e in before if e["step"] < after or (e["step"] == after and "loss" in e)]
         with writing(path) as temporary:
-            temporary.write_text("".join(_line(entry) for entry in kept), encoding="utf-8")
+            temporary.write_text("".join(_line(entry) for entry in entries), encoding="utf-8")
         self._path = path
         self._file = path.open("a", encoding="utf-8")
 

@@ -210,7 +210,6 @@ def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
     batch = run.task.batch(settings.seed, step, settings.batch)
     if run.model.config.dropout:
         torch.manual_seed(generator_for(settings.seed, step, group.rank).initial_seed())
-    set_learning_rate(run.optimizer, rate)
     run.optimizer.zero_grad(set_to_none=True)
     total: Tensor | None = None
     for part in range(settings.accumulate):
@@ -225,6 +224,7 @@ def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
             (loss * group.size if group.size > 1 else loss).backward()
         loss = loss.detach()
         total = loss if total is None else total + loss
+    set_learning_rate(run.optimizer, rate)
     optimizer_step(run.optimizer, settings.optimizer.clip_norm)
     assert total is not None
     return total, batch.predicted

@@ -156,10 +156,10 @@ class Settings:
         _between("timeout", self.timeout, 1.0, 1e6)
         _at_least("seed", self.seed, 0)
         kind = self.config(vocabulary=2).kind
-        wanted = "transformer" if self.data.pairs else "decoder"
-        if kind != wanted:
+        expected = "transformer" if self.data.pairs else "decoder"
+        if kind != expected:
             field = "pairs" if self.data.pairs else "text"
-            raise OptionError(f"[data] {field} trains a {wanted}, but [model] describes a {kind}")
+            raise OptionError(f"[data] {field} trains a {expected}, but [model] describes a {kind}")
 
     def config(self, *, vocabulary: int) -> Config:
         """The model that [model] describes."""

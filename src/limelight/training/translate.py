@@ -30,12 +30,12 @@ def translate(
         )
     most = model.config.context - 1 if max_tokens is None else max_tokens
     order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
-    done: dict[int, str] = {}
+    translations: dict[int, str] = {}
     for at in range(0, len(order), rows):
         places = order[at : at + rows]
         answers = generate(model, [texts[place] for place in places], max_tokens=most)
-        done.update(zip(places, (answer.text for answer in answers), strict=True))
-    return [done[place] for place in range(len(texts))]
+        translations.update(zip(places, (answer.text for answer in answers), strict=True))
+    return [translations[place] for place in range(len(texts))]
 
 
 def load_translator(path: str | Path) -> Transformer:

@@ -232,8 +232,8 @@ def head_profile(recording: Recording) -> Figure:
     axes.set_ylim(bottom=0)
     axes.spines[["top", "right"]].set_visible(False)
     name = visible(recording.model, 40) + ": " if recording.model else ""
-    named = "layer·head" if len(recording.layers) > 1 else "by number"
-    _set_title(axes, f"{name}{heads * len(recording.layers)} heads, named {named}")
+    style = "layer·head" if len(recording.layers) > 1 else "by number"
+    _set_title(axes, f"{name}{heads * len(recording.layers)} heads, named {style}")
     if len(recording.layers) > 1:
         whole = MaxNLocator(integer=True)
         bar = figure.colorbar(points, ax=axes, fraction=0.04, pad=0.03, ticks=whole)
@@ -248,15 +248,15 @@ def _apart(x: Sequence[float], y: Sequence[float]) -> list[int]:
     places = np.stack([np.asarray(x) / (np.ptp(x) or 1.0), np.asarray(y) / (max(y) or 1.0)], axis=1)
     away = np.linalg.norm(places[:, None] - places, axis=2)
     np.fill_diagonal(away, np.inf)
-    named: list[int] = []
+    labelled: list[int] = []
     for place in np.argsort(-away.min(axis=1), kind="stable").tolist():
         right, up = (places - places[place]).T
         # a name stands to the right of its point and a little above it
         others = (right > 0) & (right < 0.065) & (up > -0.03) & (up < 0.045)
-        names = (np.abs(right[named]) < 0.065) & (np.abs(up[named]) < 0.04)
+        names = (np.abs(right[labelled]) < 0.065) & (np.abs(up[labelled]) < 0.04)
         if not others.any() and not names.any():
-            named.append(place)
-    return named
+            labelled.append(place)
+    return labelled
 
 
 @cache

@@ -58,8 +58,8 @@ def attend_region(
             norms = by_head(norms_of(value.detach()), weights.shape[1])
         collector.add(Tile(region, masked.detach(), weights.detach(), total.detach(), norms))
     if problem.seed is not None:
-        kept = dropout.keep(problem.seed, problem.dropout, problem.extent.h, region)
-        weights = torch.where(kept, weights / (1 - problem.dropout), 0.0)
+        keep = dropout.keep(problem.seed, problem.dropout, problem.extent.h, region)
+        weights = torch.where(keep, weights / (1 - problem.dropout), 0.0)
     output = mix(weights, value, allowed(problem, region))
     return output.to(problem.query.dtype), total
 
@@ -74,8 +74,8 @@ def scores(problem: Problem, region: Region | None = None) -> Tensor:
     query = wide(problem.query[region.batches, region.heads][:, :, region.row_index])
     key = problem.key[region.batches, groups(problem, region)]
     key = wide(key[:, :, region.key_index])
-    may = allowed(problem, region)
-    scaled = _similarity(query, key, may) * problem.scale
+    mask = allowed(problem, region)
+    scaled = _similarity(query, key, mask) * problem.scale
     if problem.softcap:
         scaled = problem.softcap * torch.tanh(scaled / problem.softcap)
     if problem.bias is not None:
@@ -83,7 +83,7 @@ def scores(problem: Problem, region: Region | None = None) -> Tensor:
     if problem.slopes is not None:
         slopes = problem.slopes[region.heads].to(scaled.dtype)
         scaled = scaled - slopes[:, None, None] * region.behind.abs()
-    return scaled if may is None else scaled.masked_fill(~may, float("-inf"))
+    return scaled if mask is None else scaled.masked_fill(~mask, float("-inf"))
 
 
 def _similarity(query: Tensor, key: Tensor, allowed: Tensor | None) -> Tensor:

@@ -108,10 +108,10 @@ class Lens:
     def fit(self, extent: Extent) -> Lens:
         """The lens for a call of this extent: columns counted from 0, maps no finer than it."""
         columns = tuple(column + extent.j if column < 0 else column for column in self.columns)
-        for named, column in zip(self.columns, columns, strict=True):
+        for original, column in zip(self.columns, columns, strict=True):
             if not 0 <= column < extent.j:
                 raise OptionError(
-                    f"columns names key {named}, expected one of the j = {extent.j} keys"
+                    f"columns names key {original}, expected one of the j = {extent.j} keys"
                 )
         return replace(
             self,

@@ -151,5 +151,5 @@ def _compare(name: str) -> Callable[..., Any]:
 
 # Python looks operators up on the class, so `__getattr__` does not see them.
 for _name in OPERATORS:
-    made = _compare(_name) if _name in ("__eq__", "__ne__") else _forward(_name)
-    setattr(TensorLike, _name, made)
+    _operator = _compare(_name) if _name in ("__eq__", "__ne__") else _forward(_name)
+    setattr(TensorLike, _name, _operator)

@@ -90,8 +90,8 @@ class Documents(Mask, kind="documents"):
         rows, keys = region.rows - starts[document], region.keys - key_starts[owner]
         positions = rows + (key_lengths - lengths)[document]
         following = key_lengths[owner] - 1 - keys
-        own = Region(region.batches, region.heads, rows, positions, keys, following, rows, keys)
-        return together & self.inside.allowed(own)
+        inner = Region(region.batches, region.heads, rows, positions, keys, following, rows, keys)
+        return together & self.inside.allowed(inner)
 
     def part(self, *, heads: list[int] | None = None, row: int | None = None) -> Mask:
         if self.inside is None:
@@ -108,8 +108,8 @@ class Documents(Mask, kind="documents"):
         )
         if self.inside is not None:
             longest = max(self.lengths, default=0), max(self.key_lengths, default=0)
-            own = Extent(extent.b, extent.h, *longest)
-            inner = self.inside.lower(own, device, first_table + 1)
+            document = Extent(extent.b, extent.h, *longest)
+            inner = self.inside.lower(document, device, first_table + 1)
             program, tables = program + inner.program, tables + inner.tables
         return Lowered(program, tuple(table.to(device) for table in tables))
 

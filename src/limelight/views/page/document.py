@@ -256,8 +256,8 @@ def _tiles(recording: Recording, layer: int, position: int) -> list[dict[str, An
         return []
     whole = summary(recording)
     links = whole.links(recording.layer_numbers.index(layer), position)
-    worth = links.weights.where(whole.plain(links), 0.0).flatten()
-    best, places = worth.topk(min(256, len(worth)))
+    values = links.weights.where(whole.plain(links), 0.0).flatten()
+    best, places = values.topk(min(256, len(values)))
     places = places[best > 0]
     rows, columns = links.queries.flatten()[places], links.keys.flatten()[places]
     ends = torch.stack([rows, columns], -1) // TILE * TILE
