@@ -119,7 +119,9 @@ class Block(nn.Module):
         if cache is not None:
             check_value("cache", cache, BlockCache)
         self_cache, cross_cache = (None, None) if cache is None else cache
-        attention = partial(self.attention, mask=mask, bias=bias, rotation=rotation, cache=self_cache)
+        attention = partial(
+            self.attention, mask=mask, bias=bias, rotation=rotation, cache=self_cache
+        )
         x = self._residual(x, self.attention_norm, attention, self.attention_out_norm)
         if self.cross is not None:
             if memory is None:
