@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from typing import Any
 
@@ -123,6 +124,16 @@ def test_threads_and_tasks_do_not_see_one_anothers_interceptors() -> None:
     assert [len(recorder.seen) for recorder in asyncio.run(both())] == [1, 1]
 
 
+def test_other_contexts_of_a_thread_keep_pytorchs_own_attention() -> None:
+    q = torch.randn(1, 4, 64, 32)
+    attention = torch.nn.functional.scaled_dot_product_attention
+    expected = attention(q, q, q)
+    assert not torch.equal(ll.scaled_dot_product_attention(q, q, q), expected)
+    with ll.intercept(lambda call: call.attend()):
+        found = contextvars.Context().run(attention, q, q, q)
+    assert torch.equal(found, expected)
+
+
 def test_an_output_may_be_replaced_and_a_lens_outside_says_so() -> None:
     def zeros(of: AttentionCall) -> Tensor:
         return torch.zeros_like(of.query)
@@ -199,7 +210,7 @@ def test_gradients_flow_through_a_changed_call() -> None:
     assert torch.isfinite(query.grad).all()
 
 
-def test_the_doors_are_seen() -> None:
+def test_the_drop_ins_are_seen() -> None:
     recorder = Recorder()
     x, y = torch.randn(2, 3, 5, 8), torch.randn(2, 5, 16)
     attention = ll.MultiheadAttention(16, 2, batch_first=True)

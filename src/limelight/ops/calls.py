@@ -300,14 +300,14 @@ def intercept(
     if not callable(interceptor):
         raise OptionError(f"interceptor must be a function, found {interceptor!r}")
     # Imports this module.
-    from limelight.ops.torch_calls import TorchCalls, torch_calls_of
+    from limelight.ops.torch_calls import InterceptedTorchCalls, torch_calls_of
 
     if model is not None:
         sites = CallSites(model)
         locate = partial(_locate, sites)
         following = sites.following(mode=torch_calls_of(model))
     else:
-        following = TorchCalls() if locate is None else nullcontext()
+        following = InterceptedTorchCalls() if locate is None else nullcontext()
     token = _entries.set((*_entries.get(), _Entry(interceptor, locate)))
     try:
         with uncompiled(), following:

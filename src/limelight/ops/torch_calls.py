@@ -47,6 +47,21 @@ class TorchCalls(TorchFunctionMode):
         return drop_in(func, args, options)
 
 
+class InterceptedTorchCalls(TorchCalls):
+    """The same in the contexts that intercept calls: a mode belongs to all tasks of its thread."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if not intercepted():
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
 @contextmanager
 def serving() -> Generator[None]:
     """Within the block, limelight's kernels compute PyTorch's attention calls.
@@ -122,13 +137,13 @@ class _Served:
             return self._forward(*args, **options)
 
 
-def torch_calls_of(model: nn.Module) -> type[TorchCalls] | None:
+def torch_calls_of(model: nn.Module) -> type[InterceptedTorchCalls] | None:
     """What to enter while a model runs: nothing, where no module of it calls PyTorch's attention.
 
     A mode intercepts every call of PyTorch, which slows down models that make many small ones.
     """
     types = {type(module) for module in model.modules()}
-    return TorchCalls if any(map(_may_call_torch, types)) else None
+    return InterceptedTorchCalls if any(map(_may_call_torch, types)) else None
 
 
 @cache
