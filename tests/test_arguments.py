@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import limelight as ll
+from limelight.explorer.model_store import ModelStore
+from limelight.explorer.server import serve
 
 X = torch.randn(1, 2, 6, 8)
 MODEL = ll.Decoder(ll.Config.gpt2(vocabulary=8, width=8, layers=1, heads=2, context=8))
@@ -64,6 +66,9 @@ ENTRY_POINTS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: ll.load_weights(MODEL, {"x": 3}), r"weights\['x'\] must be a torch.Tensor"),
     (lambda _: ll.look("a", "y" * 300), "no such file or folder"),
     (lambda _: ll.cutting(MODEL, torch.tensor(1)).__enter__(), "links must be a list"),
+    (lambda _: ll.cause(MODEL, torch.tensor(1), 0), "text must be the input of one text"),
+    (lambda _: ll.shift("a", ["a"], {"x": 2}), "toward must be a list of texts, found 2"),
+    (lambda _: serve(ModelStore([]), host="", port=0), "--host must be an address"),
     (lambda _: ll.FeedForward(None), "width must be a whole number"),
     (lambda _: ll.FeedForward(1 << 60), "a matrix of .* cannot be"),
     (lambda _: ll.FeedForward(8)(None), "x must be a torch.Tensor"),

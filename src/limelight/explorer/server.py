@@ -89,6 +89,8 @@ def serve(
 
 
 def _bound(host: str, port: int) -> socket.socket:
+    if not host:  # to a socket, every address of the machine
+        raise OptionError("--host must be an address, such as 127.0.0.1, found ''")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

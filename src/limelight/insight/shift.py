@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import OptionError
-from limelight.fields import checked
+from limelight.fields import check_value, checked
 from limelight.insight.hidden_states import attention_blocks, hidden_states
 from limelight.insight.result import Result
 from limelight.insight.runner import (
@@ -139,6 +139,8 @@ def shift(
     """
     if not sentences or isinstance(sentences, str):
         raise OptionError(f"sentences must be one or more sentences, found {sentences!r}")
+    for words in toward.values():
+        check_value("toward", words, Sequence[str])
     if not toward or not all(toward.values()):
         raise OptionError(f"toward must be groups of words by name, found {dict(toward)!r}")
     if "{}" not in template:
