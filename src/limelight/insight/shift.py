@@ -120,7 +120,9 @@ def shift(
     """How a word's vector moves through the layers, in each sentence, toward groups of words.
 
     At every stage the word's vector (the mean over its tokens) is compared with the mean vector of
-    each group at the same stage, whose members stand in the same template sentence.
+    each group at the same stage, whose members stand in the same template sentence. The template
+    moves these cosines by some hundredths (MiniLM, "apple" in "I love apple phones." toward fruit:
+    0.23 with "{}", 0.25 with the default, 0.27 with "I love a {}."), so compare groups, not digits.
 
     Args:
         word: it must occur in every sentence.
