@@ -86,6 +86,4 @@ class Unseen:
             if words
             else "made no attention call that can be seen"
         )
-        return UnavailableError(
-            f"nothing was recorded: {model} {reason}. What is seen, outside torch.compile: {WAYS}"
-        )
+        return UnavailableError(f"nothing was recorded: {model} {reason}. What is seen: {WAYS}")
