@@ -26,7 +26,7 @@ class Check:
     bound: float
     kind: Literal["at least", "at most"]
     interval: tuple[float, float] | None = None
-    """where the number lies if it is measured again, where it is one that varies, as times do"""
+    """of the median over the rounds of this run, for times; another run may lie outside it"""
 
     @property
     def holds(self) -> bool:
