@@ -21,13 +21,13 @@ bool interrupted_by_signal() {
   return PyErr_CheckSignals() != 0;  // the exception stays set and is raised below
 }
 
-// One entry of the chosen build, without the GIL; an interrupt is raised as what Python set.
+// One entry of a build, without the GIL; an interrupt is raised as what Python set.
 template <class... Parameters, class... Arguments>
-void run(bool (*Kernels::*entry)(Parameters...), Arguments&&... arguments) {
+void run(const Kernels& build, bool (*Kernels::*entry)(Parameters...), Arguments&&... arguments) {
   bool finished;
   {
     nb::gil_scoped_release free;
-    finished = (chosen().*entry)(arguments...);
+    finished = (build.*entry)(arguments...);
   }
   if (!finished) throw nb::python_error();
 }
@@ -39,7 +39,7 @@ void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::hand
   const Problem& p = arguments.problem;
   const Forward task{p, shaped_view(out, "out", p.query, p.e(), p.query.dtype, Dtype::f32),
                      floats_of(lse, "lse", p.b() * p.h() * p.i())};
-  run(&Kernels::forward, task);
+  run(chosen_for(p), &Kernels::forward, task);
 }
 
 // Whether a tensor is a plain one on the CPU, of a type that the kernels take, with a dense last axis, and
@@ -89,9 +89,9 @@ nb::object plain_output(nb::handle q, nb::handle k, nb::handle v, nb::handle pro
   p.mask = mask.mask();
   const double work = double(p.b()) * double(p.h()) * double(p.i()) * double(p.j()) * double(2 * p.d());
   if (work < kShortWork) {  // shorter than handing the GIL over
-    if (!chosen().forward(task)) throw nb::python_error();
+    if (!chosen_for(p).forward(task)) throw nb::python_error();
   } else {
-    run(&Kernels::forward, task);
+    run(chosen_for(p), &Kernels::forward, task);
   }
   return out;
 }
@@ -148,7 +148,7 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::han
     if (!p.slopes) refuse("grad_slopes without slopes");
     task.grad_slopes = floats_of(grad_slopes, "grad_slopes", p.h());
   }
-  run(&Kernels::backward, task);
+  run(chosen(), &Kernels::backward, task);
 }
 
 // What a lens asks for by name, with every tensor checked.
@@ -208,7 +208,7 @@ void lens_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb:
   task.row_stats = row_stats_of({row_stats}, p);
   if (!pooled_stats.is_none() && p.j() > 0)
     task.pooled_stats = pooled_stats_of({nb::cast<nb::dict>(pooled_stats)}, p);
-  run(&Kernels::lens_forward, task);
+  run(chosen_for(p), &Kernels::lens_forward, task);
 }
 
 void activation(const std::string& kind, nb::handle x, nb::handle grad, nb::handle out, int64_t rows,
@@ -228,7 +228,7 @@ void activation(const std::string& kind, nb::handle x, nb::handle grad, nb::hand
   task.x = floats_of(x, "x", large);
   if (!grad.is_none()) task.grad = floats_of(grad, "grad", small);
   task.out = floats_of(out, "out", task.grad ? large : small);
-  run(&Kernels::activation, task);
+  run(chosen(), &Kernels::activation, task);
 }
 
 void skinny_gemm(nb::handle x, nb::handle weight, nb::handle bias, nb::handle out, int64_t rows, int64_t outputs,
@@ -240,7 +240,7 @@ void skinny_gemm(nb::handle x, nb::handle weight, nb::handle bias, nb::handle ou
   task.weight = floats_of(weight, "weight", outputs * channels);
   if (!bias.is_none()) task.bias = floats_of(bias, "bias", outputs);
   task.out = floats_of(out, "out", rows * outputs);
-  run(&Kernels::skinny_gemm, task);
+  run(chosen(), &Kernels::skinny_gemm, task);
 }
 
 int64_t count_of(nb::handle tensor) {
@@ -257,7 +257,7 @@ double sum_squares(nb::sequence gradients) {
     parameters.push_back(p);
   }
   double total = 0;
-  run(&Kernels::sum_squares, parameters.data(), static_cast<int64_t>(parameters.size()), total);
+  run(chosen(), &Kernels::sum_squares, parameters.data(), static_cast<int64_t>(parameters.size()), total);
   return total;
 }
 
@@ -279,7 +279,7 @@ void adamw(nb::sequence states, double learning_rate, double beta1, double beta2
   }
   const int64_t count = static_cast<int64_t>(parameters.size());
   const AdamWStep task{parameters.data(), count, learning_rate, beta1, beta2, epsilon, weight_decay, grad_scale};
-  run(&Kernels::adamw, task);
+  run(chosen(), &Kernels::adamw, task);
 }
 
 }  // namespace

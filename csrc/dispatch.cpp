@@ -38,10 +38,15 @@ std::vector<const Kernels*> runnable() {
 
 namespace {
 
+const char* wanted_isa() {
+  const char* wanted = std::getenv("LIMELIGHT_ISA");
+  return wanted && *wanted ? wanted : nullptr;
+}
+
 const Kernels& choose() {
   const std::vector<const Kernels*> builds = runnable();
-  const char* wanted = std::getenv("LIMELIGHT_ISA");
-  if (!wanted || !*wanted) return *builds.front();
+  const char* wanted = wanted_isa();
+  if (!wanted) return *builds.front();
   std::string names;
   for (const Kernels* build : builds) {
     if (std::string(wanted) == build->isa) return *build;
@@ -50,11 +55,36 @@ const Kernels& choose() {
   throw std::runtime_error("LIMELIGHT_ISA=" + std::string(wanted) + " cannot run here, expected one of " + names);
 }
 
+// The build beside the widest one where a vector of 512 bits runs as two of 256, or null: there the wide one gains
+// little, and loses where a call leaves its wider panels empty.
+const Kernels* choose_narrow() {
+#ifdef LIMELIGHT_X86
+  __builtin_cpu_init();
+  if (!wanted_isa() && &chosen() == &avx512::kernels && __builtin_cpu_is("amdfam19h")) return &avx2::kernels;
+#endif
+  return nullptr;
+}
+
+// Multiply-adds of a query, those of the padding included.
+double padded_work(const Problem& p, int64_t panel) {
+  const auto padded = [&](int64_t size) { return static_cast<double>((size + panel - 1) / panel * panel); };
+  return padded(p.j()) * static_cast<double>(p.d()) + static_cast<double>(p.j()) * padded(p.e());
+}
+
+constexpr double kWideGain = 1.05;  // of the wide build where both fill their panels (dev/LOG.md)
+
 }  // namespace
 
 const Kernels& chosen() {
   static const Kernels& build = choose();
   return build;
+}
+
+const Kernels& chosen_for(const Problem& p) {
+  static const Kernels* narrow = choose_narrow();
+  const Kernels& wide = chosen();
+  if (narrow && kWideGain * padded_work(p, narrow->panel) < padded_work(p, wide.panel)) return *narrow;
+  return wide;
 }
 
 }  // namespace limelight

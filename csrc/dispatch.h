@@ -15,4 +15,7 @@ std::vector<const Kernels*> runnable();
 // std::runtime_error if that one was not compiled or this CPU cannot run it.
 const Kernels& chosen();
 
+// The build for one attention call: the chosen one, unless a narrower one is faster for its sizes.
+const Kernels& chosen_for(const Problem& p);
+
 }  // namespace limelight

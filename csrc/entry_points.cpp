@@ -1,5 +1,6 @@
 // The table of this instruction set.
 #include "entry_points.h"
+#include "simd/vector.h"
 
 namespace limelight::LIMELIGHT_ISA {
 
@@ -9,6 +10,7 @@ namespace limelight::LIMELIGHT_ISA {
 extern const Kernels kernels;
 const Kernels kernels = {
     .isa = LIMELIGHT_TEXT(LIMELIGHT_ISA),
+    .panel = NR,
     .forward = forward,
     .backward = backward,
     .lens_forward = lens_forward,

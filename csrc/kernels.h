@@ -11,6 +11,7 @@ namespace limelight {
 // Entries return false where Ctrl-C interrupted them.
 struct Kernels {
   const char* isa;
+  int64_t panel;  // keys and value channels are padded to a multiple of it
   bool (*forward)(const Forward&);
   bool (*backward)(const Backward&);
   bool (*lens_forward)(const LensForward&);

@@ -201,14 +201,18 @@ bool decode_as(const Forward& f) {
 }  // namespace
 }  // namespace decoding
 
-// Few rows that share a key head do not pay for packing the keys, the less so the wider the keys; and only here is
-// a long cache split over all cores. Where the one becomes faster than the other was measured (dev/LOG.md).
+// Few rows that share a key head do not pay for packing the keys: the less so the wider these are, and the farther
+// away; the more so in a half type, which is widened once for a packed tile and once for every decoded row. And
+// only here is a long cache of few heads split over all cores. Where the one becomes faster was measured
+// (dev/LOG.md).
 bool prefers_decode(const Problem& p) {
   if (p.g() == 0) return false;
   const int64_t rows = p.group() * p.i();
-  if (p.j() >= 2048) return rows <= 16;
-  if (p.j() >= 1024) return rows <= 8;
-  return rows <= imin(8, 2 + p.d() / 16);
+  if (p.b() * p.g() < 4 && p.j() >= 2048) return rows <= 16;
+  const bool half = p.key.dtype != Dtype::f32;
+  const int64_t most = half ? 2 + p.d() / 64 : 1 + p.d() / 16;
+  const bool beyond_cache = p.j() * p.d() * (half ? 2 : 4) > kDecodeCacheBytes;
+  return rows <= (beyond_cache ? 2 * most : most);
 }
 
 bool decode(const Forward& f) {

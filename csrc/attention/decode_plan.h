@@ -7,9 +7,10 @@
 
 namespace limelight::LIMELIGHT_ISA::decoding {
 
-inline constexpr int64_t kLaneKeys = 128;              // keys that a block takes from each place it reads at,
-inline constexpr int64_t kDecodeKeys = 4 * kLaneKeys;  // and in all
-inline constexpr int64_t kMinSplitKeys = 512;          // fewer are not worth a job of their own
+inline constexpr int64_t kLaneKeys = 128;                 // keys that a block takes from each place it reads at,
+inline constexpr int64_t kDecodeKeys = 4 * kLaneKeys;     // and in all
+inline constexpr int64_t kMinSplitKeys = 512;             // fewer are not worth a job of their own
+inline constexpr int64_t kDecodeCacheBytes = 1200 << 10;  // keys of a head beyond it come from memory
 inline constexpr int64_t kDecodeJobs =
     64;  // enough for many cores, and splits long enough to be read at full speed
 inline constexpr double kDecodeReadsPerThread = 3e4;  // elements read that pay for waking another thread
