@@ -211,7 +211,7 @@ bool prefers_decode(const Problem& p) {
   if (p.b() * p.g() < 4 && p.j() >= 2048) return rows <= 16;
   const bool half = p.key.dtype != Dtype::f32;
   const int64_t most = half ? 2 + p.d() / 64 : 1 + p.d() / 16;
-  const bool beyond_cache = p.j() * p.d() * (half ? 2 : 4) > kDecodeCacheBytes;
+  const bool beyond_cache = p.j() * p.d() * (half ? 2 : 4) > decoding::kDecodeCacheBytes;
   return rows <= (beyond_cache ? 2 * most : most);
 }
 
