@@ -191,7 +191,7 @@ def check_whole(name: str, value: int, least: int = 1, most: int | None = None) 
     return number
 
 
-def check_flag(name: str, value: bool) -> bool:
+def check_flag(name: str, value: object) -> bool:
     """The value as a bool, if it is one thing that is true or false: also numpy's, or a tensor's.
 
     >>> check_flag("is_causal", 1)

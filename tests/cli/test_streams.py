@@ -76,7 +76,7 @@ def test_names_that_are_too_long_or_move_the_cursor() -> None:
     assert_refused(limelight("generate", "x" * 300, "abc"), "no such file or folder")
     assert_refused(limelight("train", "x" * 300), "cannot be read: File name too long")
     done = limelight("generate", "a\x1b[2J\nb", "abc")
-    assert_refused(done, "a\\x1b[2J\\nb: no such file or folder")
+    assert_refused(done, "a\\x1b[2J b: no such file or folder")
     assert one_line("a\u202eb") == "a\\u202eb"
 
 

@@ -14,7 +14,7 @@ from latex2mathml.converter import convert
 
 import limelight as ll
 from limelight.cli import main
-from limelight.errors import FileError, LimelightError
+from limelight.errors import FileError, LimelightError, OptionError
 from limelight.insight.worked.parsing import EXAMPLES, known_examples, worked
 from limelight.insight.worked.rendering import FORMATS
 from limelight.insight.worked.slides import save_slides, slides
@@ -213,7 +213,7 @@ def test_something_that_is_no_file_is_named(tmp_path: Path) -> None:
         worked(tmp_path)
     with pytest.raises(FileError, match="expected a regular file"):
         worked("/dev/zero")
-    with pytest.raises(FileError, match="no worked example"):
+    with pytest.raises(OptionError, match="cannot be the name of a file"):
         worked("a\0b")
 
 

@@ -46,12 +46,12 @@ def test_rows_are_selected_and_repeated():
     content = torch.randn(3, 1, 4, 2)
     for block in cache.blocks:
         block.self_attention.append(content, content)
-        block.memory.append(content[:, :, :1], content[:, :, :1])
+        block.cross_attention.append(content[:, :, :1], content[:, :, :1])
     cache.lengths = [4, 2, 3]
     cache.select(torch.tensor([2, 0, 2, 2]))
     for block in cache.blocks:
         assert torch.equal(block.self_attention.stored()[0], content[[2, 0, 2, 2]])
-        assert torch.equal(block.memory.stored()[1], content[[2, 0, 2, 2], :, :1])
+        assert torch.equal(block.cross_attention.stored()[1], content[[2, 0, 2, 2], :, :1])
     assert cache.lengths == [3, 4, 3, 3]
     keys, _ = cache.blocks[0].self_attention.append(
         content[[0, 0, 0, 0], :, :1], content[[0, 0, 0, 0], :, :1]

@@ -97,9 +97,11 @@ def _plain(
     """
     if attn_mask is not None or type(dropout_p) is not float or dropout_p != 0.0 or intercepted():
         return None
-    if type(is_causal) is not bool or type(query) is not Tensor or type(key) is not Tensor:
+    if type(is_causal) is not bool or type(enable_gqa) is not bool:
         return None
-    if query.ndim != 4 or (enable_gqa is not True and query.shape[:2] != key.shape[:2]):
+    if type(query) is not Tensor or type(key) is not Tensor or query.is_nested or key.is_nested:
+        return None
+    if query.ndim != 4 or (not enable_gqa and query.shape[:2] != key.shape[:2]):
         return None
     program = _UPPER_LEFT.program() if is_causal else ()
     return None if program is None else native.attend_plain(query, key, value, program, scale)

@@ -84,7 +84,7 @@ def run(seed: int = 0) -> Study:
             ),
         ),
         seed=seed,
-        notes=_told(steps, [ratio for ratio, _ in ratios]),
+        notes=_notes(steps, [ratio for ratio, _ in ratios]),
         details={
             "steps": steps,
             "seconds": times,
@@ -143,7 +143,7 @@ def longest_chain(output: Tensor) -> int:
     return depth[output.grad_fn]
 
 
-def _told(steps: dict[str, list[int]], ratios: Sequence[float]) -> str:
+def _notes(steps: dict[str, list[int]], ratios: Sequence[float]) -> str:
     passing = _crossing(ratios)
     even = "within these lengths neither overtakes the other"
     if passing is not None:
