@@ -2,16 +2,22 @@
 
     model = ll.Decoder(ll.Config.llama(layers=6, width=288, heads=6, rotary_pairs="interleaved"))
     print(ll.compare_weights(model, "stories15M.safetensors"))       # which names do not fit
-    ll.load_weights(model, "stories15M.safetensors", rename={"norm.weight": "stack.norm.weight"})
+    ll.load_weights(model, "stories15M.safetensors", rename={
+        "norm.weight": "stack.norm.weight",
+        "layers.*.attention.wq.weight": "stack.blocks.*.attention.inputs.weight",
+        "layers.*.attention.wk.weight": "stack.blocks.*.attention.inputs.weight",
+        "layers.*.attention.wv.weight": "stack.blocks.*.attention.inputs.weight",
+        ...})
 
 The names of our tensors, and how the parts of a matrix follow one another, are listed in
-`limelight/models/stack.py`.
+`limelight/models/stack.py` and in docs/how-to/foreign-weights.md.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,16 +90,25 @@ def compare_weights(
     model: nn.Module,
     weights: Mapping[str, Tensor] | str | Path,
     *,
-    rename: Mapping[str, str] | None = None,
+    rename: Mapping[str, str | None] | None = None,
 ) -> WeightsReport:
     """Report which tensors are missing, left over or misshapen, with the nearest names.
 
     Args:
         model: one of ours, or any module.
         weights: a state dict, or the path of a safetensors file; only shapes are read.
-        rename: names in `weights` → names in the model, for those that differ.
+        rename: names in `weights` → names in the model, for those that differ. A `*` stands for one
+            part between dots, the same on both sides. Tensors that get the same name are joined,
+            row after row, in the order in which they are named here; None leaves a tensor out.
+
+    >>> from torch import nn, ones, zeros
+    >>> parts = {"q.weight": zeros(1, 2), "k.weight": ones(2, 2), "bias": zeros(3)}
+    >>> rename = {"q.weight": "weight", "k.weight": "weight"}
+    >>> print(compare_weights(nn.Linear(2, 3), parts, rename=rename))
+    every tensor fits
     """
-    return _compare(model, _shapes(weights), rename or {})
+    shapes = _shapes(weights)
+    return _compare(model, shapes, _joined(shapes, rename or {}))
 
 
 @checked
@@ -101,23 +116,25 @@ def load_weights(
     model: nn.Module,
     weights: Mapping[str, Tensor] | str | Path,
     *,
-    rename: Mapping[str, str] | None = None,
+    rename: Mapping[str, str | None] | None = None,
 ) -> None:
     """Load foreign weights into a model; the arguments are those of `compare_weights`.
 
     Raises:
         FileError: the whole report, where not every tensor fits; the model is as it was then.
     """
-    rename = rename or {}
-    report = _compare(model, _shapes(weights), rename)
+    shapes = _shapes(weights)
+    joined = _joined(shapes, rename or {})
+    report = _compare(model, shapes, joined)
     if not report.fits:
         where = "the weights" if isinstance(weights, Mapping) else str(weights)
         raise FileError(f"{where} do not fit the model: " + "; ".join(str(report).split("\n")))
     slots = model.state_dict()
     read = weights.__getitem__ if isinstance(weights, Mapping) else Safetensors(Path(weights)).read
     with torch.no_grad():
-        for name in _shapes(weights):
-            slots[rename.get(name, name)].copy_(read(name))
+        for name, parts in joined.items():
+            tensors = [read(part) for part in parts]
+            slots[name].copy_(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
 
 
 def _shapes(weights: Mapping[str, Tensor] | str | Path) -> dict[str, tuple[int, ...]]:
@@ -131,25 +148,56 @@ def _shapes(weights: Mapping[str, Tensor] | str | Path) -> dict[str, tuple[int, 
     return {name: file.shape(name) for name in file.names()}
 
 
+def _joined(shapes: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, list[str]]:
+    """The names in the model, and of which tensors each is made."""
+    left = dict.fromkeys(shapes)
+    joined: dict[str, list[str]] = {}
+    for theirs, ours in rename.items():
+        if ours is not None and theirs.count("*") != ours.count("*"):
+            raise OptionError(f"rename: {theirs!r} and {ours!r} have different numbers of *")
+        pattern = re.compile(r"([^.]+)".join(map(re.escape, theirs.split("*"))))
+        matches = [match for name in left if (match := pattern.fullmatch(name))]
+        if not matches:
+            raise OptionError(f"rename speaks of {theirs!r}, which is not among the weights")
+        for match in matches:
+            del left[match.string]
+            if ours is None:
+                continue
+            parts = iter(match.groups())
+            name = "".join(next(parts) if sign == "*" else sign for sign in ours)
+            joined.setdefault(name, []).append(match.string)
+    for name in left:
+        joined.setdefault(name, []).append(name)
+    return joined
+
+
 def _compare(
-    model: nn.Module, shapes: Mapping[str, tuple[int, ...]], rename: Mapping[str, str]
+    model: nn.Module, shapes: Mapping[str, tuple[int, ...]], joined: Mapping[str, Sequence[str]]
 ) -> WeightsReport:
-    unknown = [name for name in rename if name not in shapes]
-    if unknown:
-        raise OptionError(f"rename speaks of {unknown[0]!r}, which is not among the weights")
     expected = {name: tuple(slot.shape) for name, slot in model.state_dict().items()}
-    renamed = {rename.get(name, name): shape for name, shape in shapes.items()}
-    if len(renamed) < len(shapes):
-        raise OptionError("rename gives two tensors the same name")
+    whole = {name: _stacked(name, [shapes[part] for part in joined[name]]) for name in joined}
     return WeightsReport(
-        {name: shape for name, shape in expected.items() if name not in renamed},
-        {name: shape for name, shape in renamed.items() if name not in expected},
+        {name: shape for name, shape in expected.items() if name not in whole},
+        {name: shape for name, shape in whole.items() if name not in expected},
         {
             name: (shape, expected[name])
-            for name, shape in renamed.items()
+            for name, shape in whole.items()
             if name in expected and shape != expected[name]
         },
     )
+
+
+def _stacked(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of tensors joined row after row."""
+    first = shapes[0]
+    if len(shapes) == 1:
+        return first
+    if not first or any(shape[1:] != first[1:] for shape in shapes):
+        listed = ", ".join(map(_shape, shapes))
+        raise OptionError(
+            f"tensors joined to {name} must differ in their rows only, found {listed}"
+        )
+    return (sum(shape[0] for shape in shapes), *first[1:])
 
 
 def _shape(sizes: tuple[int, ...]) -> str:
