@@ -100,3 +100,10 @@ def test_a_terminated_command_leaves_no_half_written_file(tmp_path: Path) -> Non
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(30) == 128 + signal.SIGTERM
     assert not list(tmp_path.iterdir())
+
+
+def test_files_of_a_corpus_follow_the_option() -> None:
+    done = limelight("heads", "minilm", "a.txt")
+    assert_refused(done, "a.txt: one model at a time; files to read come after --corpus")
+    done = limelight("heads", "minilm", "--corpus", __file__, "nothing.txt")
+    assert_refused(done, "--corpus nothing.txt: no such file")

@@ -12,7 +12,10 @@ import typer
 def heads(
     model: Annotated[str, typer.Argument(help="minilm, smollm2, or the path of a model.")],
     corpus: Annotated[
-        list[Path] | None, typer.Option(help="Text files to read; may be given several times.")
+        list[Path] | None, typer.Option(help="Text files to read: one or several.")
+    ] = None,
+    more: Annotated[
+        list[Path] | None, typer.Argument(help="Further files of the corpus.", show_default=False)
     ] = None,
     each: Annotated[bool, typer.Option("--each", help="Also list every head.")] = False,
     ablate: Annotated[
@@ -38,6 +41,7 @@ def heads(
     the head was not chosen by.
     """
     from limelight.cli.results import give
+    from limelight.errors import OptionError
     from limelight.files import check_writable
     from limelight.insight import heads as insight
     from limelight.insight.ablation import ablate_role, check_ablatable
@@ -45,7 +49,9 @@ def heads(
 
     if save is not None:
         check_writable(save)
-    texts = None if not corpus else _lines(_checked(corpus))
+    if more and not corpus:
+        raise OptionError(f"{more[0]}: one model at a time; files to read come after --corpus")
+    texts = None if not corpus else _lines(_checked([*corpus, *(more or ())]))
     if ablate is not None:
         insight.find_role(ablate)  # before the heads are measured, which takes minutes
     loaded = load(model)
