@@ -32,10 +32,11 @@ void run(const Kernels& build, bool (*Kernels::*entry)(Parameters...), Arguments
   if (!finished) throw nb::python_error();
 }
 
-void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
-             nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
-             nb::handle lse) {
-  const AttentionArguments arguments(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+void forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle sinks,
+             nb::handle row_lse, nb::handle tables, nb::handle program, double scale, double softcap,
+             double dropout, uint64_t seed, nb::handle out, nb::handle lse) {
+  const AttentionArguments arguments(q, k, v, bias, slopes, sinks, row_lse, tables, program, scale, softcap,
+                                     dropout, seed);
   const Problem& p = arguments.problem;
   const Forward task{p, shaped_view(out, "out", p.query, p.e(), p.query.dtype, Dtype::f32),
                      floats_of(lse, "lse", p.b() * p.h() * p.i())};
@@ -123,11 +124,13 @@ PyMethodDef attend_plain_method = {"attend_plain",
                                    reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&attend_plain)),
                                    METH_FASTCALL, "The output of a plain call, or None if it is not one."};
 
-void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
-              nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
-              nb::handle lse, nb::handle grad_out, nb::handle grad_lse, nb::handle grad_query, nb::handle grad_key,
-              nb::handle grad_value, nb::handle grad_bias, nb::handle grad_slopes) {
-  const AttentionArguments arguments(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle sinks,
+              nb::handle row_lse, nb::handle tables, nb::handle program, double scale, double softcap,
+              double dropout, uint64_t seed, nb::handle out, nb::handle lse, nb::handle grad_out,
+              nb::handle grad_lse, nb::handle grad_query, nb::handle grad_key, nb::handle grad_value,
+              nb::handle grad_bias, nb::handle grad_slopes, nb::handle grad_sinks) {
+  const AttentionArguments arguments(q, k, v, bias, slopes, sinks, row_lse, tables, program, scale, softcap,
+                                     dropout, seed);
   const Problem& p = arguments.problem;
   const int64_t rows = p.b() * p.h() * p.i();
   Backward task;
@@ -147,6 +150,10 @@ void backward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::han
   if (!grad_slopes.is_none()) {
     if (!p.slopes) refuse("grad_slopes without slopes");
     task.grad_slopes = floats_of(grad_slopes, "grad_slopes", p.h());
+  }
+  if (!grad_sinks.is_none()) {
+    if (!p.sinks) refuse("grad_sinks without sinks");
+    task.grad_sinks = floats_of(grad_sinks, "grad_sinks", p.h());
   }
   run(chosen(), &Kernels::backward, task);
 }
@@ -195,10 +202,12 @@ PooledStats pooled_stats_of(const Named& from, const Problem& p) {
   return to;
 }
 
-void lens_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle tables,
-                  nb::handle program, double scale, double softcap, double dropout, uint64_t seed, nb::handle out,
-                  nb::handle lse, nb::dict row_stats, nb::object pooled_stats) {
-  const AttentionArguments arguments(q, k, v, bias, slopes, tables, program, scale, softcap, dropout, seed);
+void lens_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes, nb::handle sinks,
+                  nb::handle row_lse, nb::handle tables, nb::handle program, double scale, double softcap,
+                  double dropout, uint64_t seed, nb::handle out, nb::handle lse, nb::dict row_stats,
+                  nb::object pooled_stats) {
+  const AttentionArguments arguments(q, k, v, bias, slopes, sinks, row_lse, tables, program, scale, softcap,
+                                     dropout, seed);
   const Problem& p = arguments.problem;
   const int64_t rows = p.b() * p.h() * p.i();
   if (rows == 0) return;
@@ -288,7 +297,7 @@ void adamw(nb::sequence states, double learning_rate, double beta1, double beta2
 NB_MODULE(_kernels, m) {
   using namespace limelight;
   m.attr("__doc__") = "The C++ kernels of Limelight. Their callers are in limelight.ops.";
-  m.attr("REVISION") = 4;  // of this interface; ops/kernels.py has the same number
+  m.attr("REVISION") = 5;  // of this interface; ops/kernels.py has the same number
   m.def("isa", [] { return std::string(chosen().isa); }, "The instruction set of the build in use.");
   m.def(
       "runnable",
@@ -301,18 +310,19 @@ NB_MODULE(_kernels, m) {
   m.def("threads", &thread_limit, "How many threads the next call may use.");
   m.attr("attend_plain") = nb::steal(PyCFunction_New(&attend_plain_method, nullptr));
   m.def("forward", &forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
-        nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
-        nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), "Writes out and lse.");
+        nb::arg("slopes").none(), nb::arg("sinks").none(), nb::arg("row_lse").none(), nb::arg("tables"),
+        nb::arg("program"), nb::arg("scale"), nb::arg("softcap"), nb::arg("dropout"), nb::arg("seed"),
+        nb::arg("out"), nb::arg("lse"), "Writes out and lse.");
   m.def("backward", &backward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
-        nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
-        nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), nb::arg("grad_out"),
-        nb::arg("grad_lse").none(), nb::arg("grad_query"), nb::arg("grad_key"), nb::arg("grad_value"),
-        nb::arg("grad_bias").none(), nb::arg("grad_slopes").none(),
-        "Writes the gradients; grad_bias and grad_slopes must come as zeros.");
+        nb::arg("slopes").none(), nb::arg("sinks").none(), nb::arg("row_lse").none(), nb::arg("tables"),
+        nb::arg("program"), nb::arg("scale"), nb::arg("softcap"), nb::arg("dropout"), nb::arg("seed"),
+        nb::arg("out"), nb::arg("lse"), nb::arg("grad_out"), nb::arg("grad_lse").none(), nb::arg("grad_query"),
+        nb::arg("grad_key"), nb::arg("grad_value"), nb::arg("grad_bias").none(), nb::arg("grad_slopes").none(),
+        nb::arg("grad_sinks").none(), "Writes the gradients; those of bias, slopes and sinks must come as zeros.");
   m.def("lens_forward", &lens_forward, nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("bias").none(),
-        nb::arg("slopes").none(), nb::arg("tables"), nb::arg("program"), nb::arg("scale"), nb::arg("softcap"),
-        nb::arg("dropout"), nb::arg("seed"), nb::arg("out"), nb::arg("lse"), nb::arg("row_stats"),
-        nb::arg("pooled_stats").none(),
+        nb::arg("slopes").none(), nb::arg("sinks").none(), nb::arg("row_lse").none(), nb::arg("tables"),
+        nb::arg("program"), nb::arg("scale"), nb::arg("softcap"), nb::arg("dropout"), nb::arg("seed"),
+        nb::arg("out"), nb::arg("lse"), nb::arg("row_stats"), nb::arg("pooled_stats").none(),
         "Writes out, lse, the row statistics, maxima and links asked for; adds to the sums.");
   m.def("activation", &activation, nb::arg("kind"), nb::arg("x"), nb::arg("grad").none(), nb::arg("out"),
         nb::arg("rows"), nb::arg("width"), "Writes the activation of x, or with grad its gradient.");

@@ -212,8 +212,8 @@ struct AttentionArguments {
   Problem problem;
 
   AttentionArguments(nb::handle q, nb::handle k, nb::handle v, nb::handle bias, nb::handle slopes,
-                     nb::handle tables, nb::handle program, double scale, double softcap, double dropout,
-                     uint64_t seed)
+                     nb::handle sinks, nb::handle row_lse, nb::handle tables, nb::handle program, double scale,
+                     double softcap, double dropout, uint64_t seed)
       : query(dense_view(q, "query")),
         key(dense_view(k, "key")),
         value(dense_view(v, "value")),
@@ -223,6 +223,12 @@ struct AttentionArguments {
     check();
     if (!bias.is_none()) problem.bias = repeating_view(bias, "bias", extent);
     if (!slopes.is_none()) problem.slopes = floats_of(slopes, "slopes", extent[1]);
+    if (!sinks.is_none()) problem.sinks = floats_of(sinks, "sinks", extent[1]);
+    if (!row_lse.is_none()) {
+      if (!sinks.is_none()) refuse("sinks beside a log-sum-exp that is given: it should count them");
+      const int64_t rows = extent[0] * extent[1] * extent[2];
+      problem.lse = elements_of<double>(row_lse, "row_lse", names().f64, rows);
+    }
     problem.mask = mask.mask();
     problem.scale = scale, problem.softcap = softcap, problem.dropout = dropout, problem.seed = seed;
   }

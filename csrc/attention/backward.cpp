@@ -112,6 +112,7 @@ class Gradients {
   bool sweep(int64_t chain, int64_t block);
   bool sweep_head(KeyBlock& keys, int64_t b, int64_t h, int64_t chain, int64_t block, int64_t& settled);
   void add_slopes() const;
+  void add_sinks() const;
   void add_rows() const;
   bool write_queries(int threads) const;
 
@@ -131,7 +132,7 @@ Gradients::Gradients(const Backward& call)
   row_floats_.reset(new float[static_cast<size_t>(4 * rows)]);
   float* floats = row_floats_.get();
   terms_ = {floats, floats + rows, sums_rows(call) ? floats + 2 * rows : nullptr, nullptr};
-  for (int64_t t = 0; t < rows && !terms_.inverse_sum; ++t)
+  for (int64_t t = 0; t < rows && !terms_.inverse_sum && !p_.lse; ++t)
     if (std::abs(call.lse[t]) > kCoarseLse && std::isfinite(call.lse[t])) terms_.inverse_sum = floats + 3 * rows;
   if (terms_.inverse_sum) split_lse(terms_.minus_lse, terms_.inverse_sum);
   const View& view = call.grad_query;
@@ -173,9 +174,10 @@ void Gradients::prepare(int64_t b, int64_t h, Range rows) const {
     int64_t c = 0;
     for (; c + W <= p_.e(); c += W) sum += load(out + c) * load(grad + c);
     if (c < p_.e()) sum += load_partial(out + c, p_.e() - c) * load_partial(grad + c, p_.e() - c);
-    const float lse = call_.lse[head + i];
-    if (!terms_.inverse_sum) terms_.minus_lse[head + i] = lse == kMasked ? lse : static_cast<float>(-lse * kLog2E);
-    terms_.minus_delta[head + i] = (call_.grad_lse ? call_.grad_lse[head + i] : 0.0f) - hsum(sum);
+    const double lse = p_.lse ? p_.lse[head + i] : static_cast<double>(call_.lse[head + i]);
+    if (!terms_.inverse_sum) terms_.minus_lse[head + i] = static_cast<float>(lse == kMasked ? lse : -lse * kLog2E);
+    const float own = (call_.grad_lse ? call_.grad_lse[head + i] : 0.0f) - hsum(sum);
+    terms_.minus_delta[head + i] = p_.lse ? 0.0f : own;  // a given lse does not move with the scores
     if (terms_.grad_sums) terms_.grad_sums[head + i] = 0;
     float* query = grad_query_.row(b, h, i);
     std::fill(query, query + wide, 0.0f);
@@ -231,6 +233,21 @@ void Gradients::add_slopes() const {
   std::copy(total.begin(), total.end(), call_.grad_slopes);
 }
 
+// A sink is a key with a value of 0: dS = P∘(dlse − D).
+void Gradients::add_sinks() const {
+  if (!call_.grad_sinks) return;
+  std::vector<double> total(static_cast<size_t>(p_.h()));
+  for (int64_t head = 0; head < p_.b() * p_.h(); ++head) {
+    const float sink = sink_score(p_, head % p_.h());
+    for (int64_t row = head * p_.i(); row < (head + 1) * p_.i() && sink != kMasked; ++row) {
+      double weight = std::exp2(static_cast<double>(sink) + static_cast<double>(terms_.minus_lse[row]));
+      if (terms_.inverse_sum) weight *= static_cast<double>(terms_.inverse_sum[row]);
+      total[static_cast<size_t>(head % p_.h())] += weight * static_cast<double>(terms_.minus_delta[row]);
+    }
+  }
+  std::copy(total.begin(), total.end(), call_.grad_sinks);
+}
+
 // The sums of the rows, added over the axes that the bias repeats.
 void Gradients::add_rows() const {
   if (!terms_.grad_sums) return;
@@ -284,6 +301,7 @@ bool Gradients::run() {
   });
   if (!finished || !write_queries(threads)) return false;
   add_slopes();
+  add_sinks();
   add_rows();
   return true;
 }

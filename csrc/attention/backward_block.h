@@ -12,7 +12,7 @@ namespace limelight::LIMELIGHT_ISA {
 // What every row needs besides its query: as the starts of two products they cost nothing.
 struct RowTerms {
   float* minus_lse;    // b h i: −lse·log2(e), and −inf where nothing was allowed
-  float* minus_delta;  // b h i: dlse − Σ_e out·grad_out
+  float* minus_delta;  // b h i: dlse − Σ_e out·grad_out; 0 where lse is given
   float* grad_sums;    // b h i: Σ_j dS gathers here for a bias that is the same for all keys; or null
   float* inverse_sum;  // b h i, or null: then minus_lse is −row_max, and P = 2^(S − row_max) · inverse_sum
 };

@@ -145,17 +145,19 @@ void run_split(const Plan& plan, int64_t b, int64_t g, Range keys, const Part& p
 void combine(const Plan& plan, int64_t b, int64_t g, float* parts) {
   const Problem& p = plan.p;
   for (int64_t r = 0; r < plan.rows; ++r) {
-    float row_max = kMasked;
+    const RowIndex at = row_index(plan, b, g, r);
+    const float sink = sink_score(p, at.h);
+    float row_max = sink;
     for (int64_t s = 0; s < plan.splits; ++s) {
       const float here = Part(plan, parts + s * plan.part_floats()).row_max[r];
       row_max = here > row_max ? here : row_max;
     }
     const float zero = row_max == kMasked ? 0.0f : row_max;
-    float row_sum = 0;
+    float row_sum = std::exp2(sink - zero);
     float* sum = Part(plan, parts).out + r * plan.e;
     for (int64_t s = 0; s < plan.splits; ++s) {
       const Part part(plan, parts + s * plan.part_floats());
-      const float factor = plan.splits == 1 ? 1.0f : std::exp2(part.row_max[r] - zero);
+      const float factor = part.row_max[r] == row_max ? 1.0f : std::exp2(part.row_max[r] - zero);
       const float* add = part.out + r * plan.e;
       row_sum += factor * part.row_sum[r];
       for (int64_t c = 0; c < plan.e; c += W) {
@@ -163,21 +165,18 @@ void combine(const Plan& plan, int64_t b, int64_t g, float* parts) {
         store(sum + c, s == 0 ? scaled : load(sum + c) + scaled);
       }
     }
-    const RowIndex at = row_index(plan, b, g, r);
-    const bool empty = row_sum == 0;
-    if (empty)
+    const int64_t row = (at.b * p.h() + at.h) * p.i() + at.i;
+    const RowEnd end = end_row(p, row, row_max, row_sum);
+    if (row_sum == 0)
       for (int64_t c = 0; c < plan.e; ++c) sum[c] = 0;  // 0 · NaN of a value would leak otherwise
     const View& out = plan.call.out;
     dispatch_dtype(out.dtype, [&](auto* type) {
       store_row(sum, static_cast<decltype(type)>(out.data) + out.at(at.b, at.h, at.i), p.e(),
-                empty ? 0.0f : plan.dropout.grow / row_sum);
+                plan.dropout.grow * end.factor);
     });
-    const int64_t row = (at.b * p.h() + at.h) * p.i() + at.i;
     if (plan.call.row_max) plan.call.row_max[row] = row_max;
     if (plan.call.row_sum) plan.call.row_sum[row] = row_sum;
-    plan.call.lse[row] = empty                  ? kMasked
-                         : row_max == kInfinity ? row_max
-                                                : static_cast<float>(row_max * kLn2 + std::log(row_sum));
+    plan.call.lse[row] = end.lse;
   }
 }
 

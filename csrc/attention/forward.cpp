@@ -74,8 +74,9 @@ class Job {
       pack_blocks(from, p_.query.stride[2], q.rows, plan_.d, query_factor(p_), const_cast<float*>(q.query));
     });
     for (int64_t r = 0; r < q.rows * plan_.padded_e; ++r) q.out[r] = 0;
+    const float sink = sink_score(p_, q.h);
     for (int64_t r = 0; r < q.rows; ++r) {
-      q.row_max[r] = kMasked, q.row_sum[r] = 0;
+      q.row_max[r] = sink, q.row_sum[r] = sink == kMasked ? 0 : 1;
       if constexpr (Lens::active) lens_.init(q.h, q.i0 + r);
       if (pooled_) pooled_->init(q.h, q.i0 + r);
     }
@@ -317,18 +318,15 @@ class Job {
       if (pooled_) pooled_->finish(q.h, q.i0 + r);
       if (plan_.call.row_max) plan_.call.row_max[first + r] = q.row_max[r];
       if (plan_.call.row_sum) plan_.call.row_sum[first + r] = q.row_sum[r];
-      const bool empty = q.row_sum[r] == 0;
-      const float factor = empty ? 0 : plan_.dropout.grow / q.row_sum[r];
+      const RowEnd end = end_row(p_, first + r, q.row_max[r], q.row_sum[r]);
+      const float factor = plan_.dropout.grow * end.factor;
       float* row = q.out + r * plan_.padded_e;
-      if (empty)
+      if (q.row_sum[r] == 0)
         for (int64_t t = 0; t < plan_.e; ++t) row[t] = 0;  // 0 · NaN of a value would leak otherwise
       dispatch_dtype(out.dtype, [&](auto* type) {
         store_row(row, static_cast<decltype(type)>(out.data) + out.at(b_, q.h, q.i0 + r), plan_.e, factor);
       });
-      const float row_max = q.row_max[r];
-      lse[r] = empty                  ? kMasked
-               : row_max == kInfinity ? row_max
-                                      : static_cast<float>(row_max * kLn2 + __builtin_logf(q.row_sum[r]));
+      lse[r] = end.lse;
     }
   }
 

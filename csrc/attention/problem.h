@@ -9,13 +9,18 @@
 
 namespace limelight {
 
-// weights = dropout(softmax(cap(scale · q·k) + bias − slope·|p_i − j|, over the keys the mask allows))
+// scores = cap(scale · q·k) + bias − slope·|p_i − j|, over the keys the mask allows
+// weights = dropout(exp(scores − lse))
+//
+// where lse is the log-sum-exp of the scores of a row and of its sink, unless it is given.
 struct Problem {
   View query;                     // b h i d, last axis dense
   View key;                       // b g j d, last axis dense
   View value;                     // b g j e, last axis dense
   View bias;                      // b h i j, any strides, or absent
   const float* slopes = nullptr;  // h, or absent: ALiBi
+  const float* sinks = nullptr;   // h, or absent: the score of a key without value
+  const double* lse = nullptr;    // b h i contiguous, or absent: what normalises the rows instead of their own
   Mask mask;
   double scale = 1;
   double softcap = 0;  // 0: none
@@ -38,7 +43,7 @@ struct Forward {
   Problem problem;
   View out;              // b h i e, last axis dense; float32 or the type of the query
   float* lse = nullptr;  // b h i, contiguous; natural logarithm; −inf where nothing is allowed
-  // b h i, or absent: lse in two parts, which stay exact where scores are huge. In log2 units:
+  // b h i, or absent: a row's own lse in two parts, which stay exact where scores are huge. In log2 units:
   // lse·log2(e) = row_max + log2(row_sum)
   float *row_max = nullptr, *row_sum = nullptr;
 };
@@ -49,10 +54,12 @@ struct Backward {
   // of its own size, where the rounding of a half type would be most of what is left
   View out, grad_out;
   const float* lse = nullptr;
-  const float* grad_lse = nullptr;  // b h i contiguous, or absent: dS = P∘(dP − D + dlse)
+  const float* grad_lse =
+      nullptr;  // b h i contiguous, or absent: dS = P∘(dP − D + dlse), or P∘dP where lse is given
   View grad_query, grad_key, grad_value;
   View grad_bias;                // float32 in the shape b h i j with stride 0 where bias broadcasts, or absent
   float* grad_slopes = nullptr;  // h, or absent
+  float* grad_sinks = nullptr;   // h, or absent
 };
 
 }  // namespace limelight

@@ -69,6 +69,31 @@ inline void shift_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t
   }
 }
 
+// The score of a head's sink in log2 units, rounded as a bias is; −∞ where there is none.
+LIMELIGHT_INLINE float sink_score(const Problem& p, int64_t h) {
+  return p.sinks ? bias_term(splat(p.sinks[h]))[0] : kMasked;
+}
+
+// How a row ends when all its keys were seen.
+struct RowEnd {
+  float factor;  // from 2^(score − row_max) to the weight
+  float lse;     // what normalises the row
+};
+
+// `row` counts b h i; row_sum = Σ 2^(score − row_max) over the keys and the sink. A row that is normalised by −∞
+// is one without keys.
+inline RowEnd end_row(const Problem& p, int64_t row, float row_max, float row_sum) {
+  RowEnd end{0, kMasked};
+  if (row_sum != 0) {
+    end.factor = 1 / row_sum;
+    end.lse = row_max == kInfinity ? kInfinity : static_cast<float>(row_max * kLn2 + __builtin_logf(row_sum));
+  }
+  if (!p.lse) return end;
+  // By its own lse, rounded as here, a row stays the same bit for bit.
+  const double lse = p.lse[row], rise = lse == kMasked ? static_cast<double>(kMasked) : end.lse - lse;
+  return {end.factor * exp2(splat(static_cast<float>(rise * kLog2E)))[0], static_cast<float>(lse)};
+}
+
 // Scores of query i with keys j0 … j0 + count: from q·k·query_factor to their final value in log2 units.
 // `scores` is readable and writable up to the next multiple of W.
 inline void adjust_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/forward_tile.h"
+#include "attention/scores.h"
 #include "lens/statistics.h"
 #include "lens/top_k.h"
 
@@ -43,10 +44,12 @@ class PooledAccumulator {
         h_ = kept.h, tile_ = kept.tile;
       }
       float factor[kForwardQueries + W];  // from weights as they were made to final ones
+      const int64_t first = (b_ * p_.h() + kept.h) * p_.i() + kept.i0;
+      for (int64_t r = 0; r < kept.rows; ++r)
+        factor[r] = end_row(p_, first + r, kept.row_max[r], kept.row_sum[r]).factor;
       for (int64_t r = 0; r < kept.rows; r += W) {
-        const vf sum = load_some(kept.row_sum + r, kept.rows - r);
         const vf rise = load_some(kept.base + r, kept.rows - r) - load_some(kept.row_max + r, kept.rows - r);
-        store(factor + r, select(sum == 0.0f, vf{}, exp2(rise) / sum));
+        store(factor + r, select(load(factor + r) == 0.0f, vf{}, exp2(rise) * load(factor + r)));
       }
       add(kept, factor);
       if (s_.top)

@@ -56,6 +56,11 @@ class RowRecorder {
   // Where scores become weights row by row: the final scores of a row, before.
   void before(const Row& row, RowState state) {
     old_ = state;
+    if (p_.sinks && n_.max_score) {  // the row max is the sink's score as well
+      vf best = splat(n_.max_score[place(row.h, row.i)]);
+      for (int64_t t = 0; t < row.count; t += W) best = vmax(load(row.data + t), best);
+      n_.max_score[place(row.h, row.i)] = hmax(best);
+    }
     if (n_.entropy)
       for (int64_t t = 0; t < row.count; t += W) store(scores_ + t, load(row.data + t));
   }
@@ -116,17 +121,17 @@ class RowRecorder {
 
   void finish(int64_t h, int64_t i, RowState state) const {
     const int64_t at = place(h, i);
-    const bool empty = state.row_sum == 0;
-    const float share = empty ? 0 : 1 / state.row_sum;
-    if (n_.max_score) n_.max_score[at] = max_float(state.row_max, n_.max_score[at]) * static_cast<float>(kLn2);
-    if (n_.entropy)
-      n_.entropy[at] =
-          empty ? 0 : __builtin_logf(state.row_sum) - static_cast<float>(kLn2) * n_.entropy[at] * share;
-    if (n_.distance) n_.distance[at] *= share;
-    if (n_.band) n_.band[at] *= share;
-    for (int64_t c = 0; c < n_.column_count; ++c) n_.columns[at * n_.column_count + c] *= share;
+    const float factor = end_row(p_, at, state.row_max, state.row_sum).factor;
+    if (n_.max_score) {
+      const float largest = p_.sinks ? n_.max_score[at] : max_float(state.row_max, n_.max_score[at]);
+      n_.max_score[at] = largest * static_cast<float>(kLn2);
+    }
+    if (n_.entropy) n_.entropy[at] = entropy_of(h, at, state, factor);
+    if (n_.distance) n_.distance[at] *= factor;
+    if (n_.band) n_.band[at] *= factor;
+    for (int64_t c = 0; c < n_.column_count; ++c) n_.columns[at * n_.column_count + c] *= factor;
     if (!n_.top) return;
-    top_k(at).scale(share);
+    top_k(at).scale(factor);
     top_k(at).sort();
   }
 
@@ -137,6 +142,18 @@ class RowRecorder {
   }
 
   static float max_float(float a, float b) { return a > b ? a : b; }
+
+  // −Σ w·log w over the keys, where w = factor · 2^(score − row_max). What was summed counts the sink as a key.
+  float entropy_of(int64_t h, int64_t at, RowState state, float factor) const {
+    if (factor == 0) return 0;
+    float sum = n_.entropy[at], mass = state.row_sum;
+    const float sink = sink_score(p_, h);
+    if (sink != kMasked) {
+      const float rise = sink - state.row_max, drawn = exp2(splat(rise))[0];
+      sum -= drawn * max_float(rise, kLeast), mass -= drawn;
+    }
+    return -factor * (static_cast<float>(kLn2) * sum + mass * __builtin_logf(factor));
+  }
 
   // What is read off the weights of a row, whichever way they were made.
   void gather(const Row& row, int64_t at) const {

@@ -17,6 +17,8 @@ from torch import Tensor
 
 import limelight as ll
 from limelight.errors import LimelightError
+from limelight.ops.attend import run
+from limelight.ops.problem import check_problem
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -138,7 +140,10 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, table: np.ndarray | None, **options:
     masked = scores.masked_fill(~may, -torch.inf)
     highest = torch.where(may.any(-1, keepdim=True), masked.amax(-1, keepdim=True), 0.0).detach()
     powers = torch.exp(masked - highest)
-    weights = powers / powers.sum(-1, keepdim=True).clamp_min(1e-300)
+    total = powers.sum(-1, keepdim=True)
+    if options["sinks"] is not None:
+        total = total + torch.exp(options["sinks"].double()[:, None, None] - highest)
+    weights = powers / total.clamp_min(1e-300)
     output = torch.einsum("bhij,bhje->bhie", weights, values)
     grads = torch.autograd.grad((output * options["grad"].double()).sum(), (q, k, v))
     return output.detach(), weights.detach(), grads
@@ -164,8 +169,15 @@ def check(seed: int) -> None:
     options = {"scale": rng.choice([d**-0.5, 0.2, -0.5]), "softcap": rng.choice([None, None, 5.0])}
     grad = torch.randn(b, h, i, e).to(dtype)
     table = None if mask is None else table_of(mask, i, j, b, h)
-    exact = oracle(q, k, v, table, bias=bias, grad=grad, **options)
+    sinks = torch.randn(h) * 3 if rng.random() < 0.3 else None
+    exact = oracle(q, k, v, table, bias=bias, grad=grad, sinks=sinks, **options)
     call = {**options, "bias": bias, "mask": None if mask is None else built(mask)}
+
+    def attend(*tensors: Tensor, impl: Any, dropout: float = 0.0) -> Tensor:
+        if sinks is None:
+            return ll.attend(*tensors, impl=impl, dropout=dropout, **call)
+        return run(check_problem(*tensors, sinks=sinks, dropout=dropout, **call), impl)[0]
+
     lazy = rng.random() < 0.2
     tensors = [torch._neg_view(-x) if lazy else guarded(x) for x in (q, k, v)]
     largest = float(exact[1].shape[-1] and max(1.0, (q.norm(dim=-1).max() * k.norm(dim=-1).max())))
@@ -180,24 +192,24 @@ def check(seed: int) -> None:
         assert worst <= bound, f"{name} is {worst:.1e} off, expected at most {bound:.1e}"
 
     for impl in ("native", "tiled"):
-        close(f"{impl} output", ll.attend(*tensors, impl=impl, **call), exact[0])
+        close(f"{impl} output", attend(*tensors, impl=impl), exact[0])
     lens = ll.Lens(top=3, entropy=True, received=True, map=(4, 4))
-    output, seen = ll.attend(*tensors, lens=lens, **call)
+    output, seen = ll.AttentionCall(*tensors, sinks=sinks, **call).attend(lens=lens)
     close("output with a lens", output, exact[0])
     close("received", seen.received, exact[1].sum(-2))
     close("top", seen.top.weights[..., : min(3, j)], exact[1].topk(min(3, j)).values)
     close("dense", seen.dense(), exact[1])
     for impl in ("native", "tiled"):
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-        out = ll.attend(*leaves, impl=impl, **call)
+        out = attend(*leaves, impl=impl)
         grads = torch.autograd.grad((out * grad).sum(), leaves)
         for name, ours, right in zip(("dq", "dk", "dv"), grads, exact[2], strict=True):
             close(f"{impl} {name}", ours, right)
     torch.manual_seed(seed)
-    dropped = ll.attend(*tensors, dropout=0.3, impl="native", **call)
+    dropped = attend(*tensors, dropout=0.3, impl="native")
     torch.manual_seed(seed)
     # The formula draws the same weights to drop: they are a function of the seed alone.
-    close("dropout", dropped, ll.attend(*tensors, dropout=0.3, impl="reference", **call).double())
+    close("dropout", dropped, attend(*tensors, dropout=0.3, impl="reference").double())
     last = {**options, "mask": ll.causal()}
     whole, step = ll.attend(k, k, v, **last), ll.attend(k[:, :, -1:], k, v, **last)
     close("decoding", step, whole[:, :, -1:].double())  # the newest token against a cache

@@ -156,7 +156,8 @@ struct DrawnMask {
   }
 };
 
-// Weights of one query: softmax over the allowed keys; lse is −∞ where there are none.
+// Weights of one query: softmax over the allowed keys and the sink, or by the lse that is given; lse is −∞ where
+// there are none.
 double weigh(const Problem& p, const Tensor& q, const Tensor& k, const DrawnMask& mask, int64_t b, int64_t h,
              int64_t i, std::vector<double>& weights) {
   const int64_t g = h / p.group();
@@ -172,8 +173,15 @@ double weigh(const Problem& p, const Tensor& q, const Tensor& k, const DrawnMask
     weights[static_cast<size_t>(j)] = mask.allows(i, j) ? score : kNothing;
     most = std::max(most, weights[static_cast<size_t>(j)]);
   }
+  if (p.lse) {
+    const double lse = p.lse[(b * p.h() + h) * p.i() + i];
+    for (double& w : weights) w = std::exp(w - lse);
+    return lse;
+  }
+  if (p.sinks) most = std::max(most, static_cast<double>(p.sinks[h]));
   if (most == kNothing) return weights.assign(static_cast<size_t>(p.j()), 0.0), kNothing;
   for (double& w : weights) sum += w = std::exp(w - most);
+  if (p.sinks) sum += std::exp(static_cast<double>(p.sinks[h]) - most);
   for (double& w : weights) w /= sum;
   return most + std::log(sum);
 }
@@ -203,13 +211,20 @@ void run_problem(uint64_t seed) {
   DrawnMask mask(draw, i, j);
   const int64_t extent[4] = {b, h, i, j};
   const MaskProgram program(mask.program, mask.tables, extent);
-  std::vector<float> slopes(static_cast<size_t>(h), 0.05f);
+  std::vector<float> slopes(static_cast<size_t>(h), 0.05f), sinks(slopes.size()), grad_sinks(slopes.size());
+  std::vector<double> given(static_cast<size_t>(b * h * i)), grad_sinks_exact(slopes.size());
+  for (float& sink : sinks) sink = static_cast<float>(draw.normal());
+  for (double& row : given) row = 10 + draw.normal();
 
   Problem p;
   p.query = q.view, p.key = k.view, p.value = v.view, p.mask = program.mask();
   p.scale = 1 / std::sqrt(static_cast<double>(d));
   if (draw.flip(0.3)) p.softcap = 3;
   if (draw.flip(0.3)) p.slopes = slopes.data();
+  if (draw.flip(0.3))
+    p.sinks = sinks.data();
+  else if (draw.flip(0.2))
+    p.lse = given.data();
 
   const auto zero = [] { return 0.0; };
   Tensor out(Dtype::f32, {b, h, i, e}, 0, zero), rounded(dtype, {b, h, i, e}, 0, zero),
@@ -228,6 +243,7 @@ void run_problem(uint64_t seed) {
   Backward backward;
   backward.problem = p, backward.out = out.view, backward.lse = lse.data(), backward.grad_out = grad.view;
   backward.grad_query = dq.view, backward.grad_key = dk.view, backward.grad_value = dv.view;
+  if (p.sinks) backward.grad_sinks = grad_sinks.data();
   kernels.backward(backward);
 
   // Rounding of a result, and of what enters a sum over many.
@@ -248,11 +264,14 @@ void run_problem(uint64_t seed) {
         for (int64_t c = 0; c < e; ++c) {
           double sum = 0;
           for (int64_t y2 = 0; y2 < j; ++y2) sum += weights[static_cast<size_t>(y2)] * v.exact(x, group, y2, c);
-          expect(out.get(x, y, row, c), sum, 5e-5, "out");
-          expect(rounded.get(x, y, row, c), sum, unit * 5, "out in the type of the query");
-          expect(seen.get(x, y, row, c), sum, unit * 5, "out with a lens");
+          expect(out.get(x, y, row, c), sum, 5e-5 * (1 + std::fabs(sum)), "out");
+          expect(rounded.get(x, y, row, c), sum, unit * 5 * (1 + std::fabs(sum)), "out in the type of the query");
+          expect(seen.get(x, y, row, c), sum, unit * 5 * (1 + std::fabs(sum)), "out with a lens");
           inner += sum * grad.exact(x, y, row, c);
         }
+        if (p.lse) inner = 0;  // what is given does not move with the scores
+        if (p.sinks)
+          grad_sinks_exact[static_cast<size_t>(y)] -= std::exp(static_cast<double>(p.sinks[y]) - exact) * inner;
         std::vector<double> dq_exact(static_cast<size_t>(d));
         for (int64_t key = 0; key < j; ++key) {
           const double w = weights[static_cast<size_t>(key)];
@@ -282,6 +301,8 @@ void run_problem(uint64_t seed) {
   dv.each([&](int64_t x, int64_t y, int64_t key, int64_t c) {
     expect(dv.get(x, y, key, c), dv_exact[at++], many, "dv");
   });
+  for (size_t t = 0; t < grad_sinks.size(); ++t)
+    expect(grad_sinks[t], grad_sinks_exact[t], 1e-4 * std::sqrt(static_cast<double>(i * e)), "grad of sinks");
   for (size_t t = 0; t < received.size(); ++t)
     expect(received[t], received_exact[t], 1e-4 * (1 + received_exact[t]), "received");
 }

@@ -113,7 +113,7 @@ def test_the_negative_bit_is_read() -> None:
         torch.testing.assert_close(gelu(negative), F.gelu(-x))
     out, lse = torch.empty(1, 2, 6, 8), torch.empty(1, 2, 6)
     with pytest.raises(ValueError, match="query has torch's negative bit"):
-        _kernels.forward(negative, x, x, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
+        _kernels.forward(negative, x, x, None, None, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
     assert _kernels.attend_plain(negative, x, x, (), None, False) is None
 
 
@@ -121,7 +121,7 @@ def test_empty_axes_are_served() -> None:
     x = torch.randn(1, 2, 4, 8)
     sparse = torch.empty(1, 2, 0, 16)[..., ::2]  # empty, and its last axis is not dense
     out, lse = torch.empty(1, 2, 0, 8), torch.empty(1, 2, 0)
-    _kernels.forward(sparse, x, x, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
+    _kernels.forward(sparse, x, x, None, None, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
     assert ll.attend(sparse, x, x).shape == (1, 2, 0, 8)
     assert ll.attend(x, sparse, sparse).eq(0).all()
 

@@ -24,7 +24,7 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, program: Program, tables: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
     out, lse = outputs(q, v, q.dtype)
-    _kernels.forward(q, k, v, None, None, tables, program, 0.2, 0.0, 0.0, 0, out, lse)
+    _kernels.forward(q, k, v, None, None, None, None, tables, program, 0.2, 0.0, 0.0, 0, out, lse)
     return out, lse
 
 
@@ -36,12 +36,12 @@ def every_path(
     grads = [torch.empty_like(x) for x in (q, k, v)]
     grad = torch.cos(torch.arange(out.numel(), dtype=torch.float32)).view_as(out)
     _kernels.backward(
-        q, k, v, None, None, tables, program, 0.2, 0.0, 0.0, 0, out, lse, grad, None, *grads,
-        None, None,
+        q, k, v, None, None, None, None, tables, program, 0.2, 0.0, 0.0, 0,
+        out, lse, grad, None, *grads, None, None, None,
     )  # fmt: skip
     seen, entropy = torch.empty_like(out), torch.empty_like(lse)
     _kernels.lens_forward(
-        q, k, v, None, None, tables, program, 0.2, 0.0, 0.0, 0, seen, lse.clone(),
+        q, k, v, None, None, None, None, tables, program, 0.2, 0.0, 0.0, 0, seen, lse.clone(),
         {"entropy": entropy}, None,
     )  # fmt: skip
     return [out, lse, *grads, seen, entropy]

@@ -39,7 +39,7 @@ def dense64(q: Tensor, k: Tensor, v: Tensor, **options) -> tuple[Tensor, Tensor]
         options["bias"] = options["bias"].double()
     problem = check_problem(q.double(), k.double(), v.double(), **options)
     scores = reference.scores(problem)
-    return scores, reference.normalise(scores)[0]
+    return scores, reference.normalise(problem, scores)[0]
 
 
 def check_pooled(pooled, dense: np.ndarray, cells: tuple[int, int], tolerance: float) -> None:

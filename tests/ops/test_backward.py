@@ -34,6 +34,8 @@ class Gradients(NamedTuple):
     value: Tensor | None
     bias: Tensor | None
     slopes: Tensor | None
+    sinks: Tensor | None
+    lse: Tensor | None
 
 
 class Cotangents(NamedTuple):
@@ -44,7 +46,7 @@ class Cotangents(NamedTuple):
 
 
 def inputs(problem: Problem) -> tuple[Tensor | None, ...]:
-    return problem.query, problem.key, problem.value, problem.bias, problem.slopes
+    return tuple(getattr(problem, name) for name in Gradients._fields)
 
 
 def problem_of(call: Call, **options: object) -> Problem:
@@ -54,8 +56,8 @@ def problem_of(call: Call, **options: object) -> Problem:
 def differentiate(problem: Problem, flow: Cotangents, implementation: object) -> Gradients:
     """Gradients by autograd through `native` or `reference`."""
     leaves = [None if one is None else one.detach().requires_grad_() for one in inputs(problem)]
-    names = ("query", "key", "value", "bias", "slopes")
-    out, lse = implementation.attend(replace(problem, **dict(zip(names, leaves, strict=True))))
+    differentiated = replace(problem, **dict(zip(Gradients._fields, leaves, strict=True)))
+    out, lse = implementation.attend(differentiated)
     ends, starts = [out], [flow.out.to(out.dtype)]
     if flow.lse is not None:
         ends, starts = [out, lse], [*starts, flow.lse.to(lse.dtype)]
@@ -65,9 +67,8 @@ def differentiate(problem: Problem, flow: Cotangents, implementation: object) ->
 
 
 def in_dtype(problem: Problem, dtype: torch.dtype) -> Problem:
-    names = ("query", "key", "value", "bias", "slopes")
     wide = {name: None if one is None else one.to(dtype)
-            for name, one in zip(names, inputs(problem), strict=True)}  # fmt: skip
+            for name, one in zip(Gradients._fields, inputs(problem), strict=True)}  # fmt: skip
     return replace(problem, **wide)
 
 
@@ -79,7 +80,7 @@ def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
     """
     p = in_dtype(problem, torch.float64)
     scores = reference.scores(p)
-    weights, lse = reference.normalise(scores)
+    weights, lse = reference.normalise(p, scores)
     group = p.query.shape[1] // p.key.shape[1]
     key, value = (one.abs().repeat_interleave(group, dim=1) for one in (p.key, p.value))
     kept = torch.ones_like(weights)
@@ -89,6 +90,7 @@ def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
     flow_out = flow.out.double().abs()
     towards = kept * (flow_out @ value.mT)
     through = (weights * towards).sum(-1, keepdim=True)
+    drawn_back = through[..., 0]
     if flow.lse is not None:
         through = through + flow.lse.double().abs()[..., None]
     # exp(s − lse) is as wrong as s (a product, a bias) and lse are large
@@ -106,12 +108,22 @@ def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
     if p.slopes is not None:
         away = Region.whole(p.extent, slope.device).behind.abs()
         slopes = (slope * away).sum((0, 2, 3))
+    sinks = None
+    if p.sinks is not None:
+        sink = p.sinks[:, None]
+        drawn = torch.exp(sink - lse) * through[..., 0] * (1 + sink.abs() + lse.abs())
+        sinks = drawn.sum((0, 2))
+    given = None
+    if p.lse is not None:
+        given = drawn_back * terms.amax(-1) if terms.shape[-1] else drawn_back
     return Gradients(
         abs(p.scale) * slope @ key,
         abs(p.scale) * heads(slope.mT @ p.query.abs()),
         heads((weights * kept * terms).mT @ flow_out),
         bias,
         slopes,
+        sinks,
+        given,
     )
 
 
@@ -156,11 +168,17 @@ def random_problem(b: int, h: int, g: int, i: int, j: int, d: int, e: int, **opt
     st.sampled_from([torch.float32, torch.float32, torch.bfloat16, torch.float16]),
     st.sampled_from([0.0, 0.0, 0.25]),
     st.booleans(),
+    st.sampled_from([None, None, "sinks", "lse"]),
 )
 def test_within_the_error_bound_of_float64(
-    call: Call, dtype: torch.dtype, chance: float, with_lse: bool
+    call: Call, dtype: torch.dtype, chance: float, with_lse: bool, beside: str | None
 ) -> None:
     problem = problem_of(call.to(dtype), dropout=chance)
+    b, h, i, _ = problem.extent
+    if beside == "sinks":
+        problem = replace(problem, sinks=torch.randn(h))
+    elif beside == "lse":
+        problem = replace(problem, lse=torch.randn(b, h, i, dtype=torch.float64) + 2)
     check(problem, flow_of(problem, with_lse))
 
 
@@ -213,6 +231,9 @@ def test_agrees_with_pytorch(causal: bool) -> None:
         {"mask": ll.causal()},
         {"mask": ll.documents([3, 2], inside=ll.causal()), "softcap": 2.0},
         {"bias": torch.linspace(-1, 1, 5, dtype=torch.float64)},
+        {"sinks": torch.tensor([0.3, -1.0], dtype=torch.float64), "mask": ll.causal()},
+        {"lse": torch.linspace(0, 2, 10, dtype=torch.float64).view(1, 2, 5)},
+        {"factors": torch.linspace(0.1, 2, 5, dtype=torch.float64), "mask": ll.causal()},
     ],
 )
 def test_the_reference_passes_gradcheck(options: dict) -> None:
@@ -302,7 +323,7 @@ def backward_op(problem: Problem, flow: Cotangents) -> tuple[Tensor, ...]:
 
 
 def run_backward(call: tuple, out: Tensor, lse: Tensor, flow: Cotangents) -> tuple[Tensor, ...]:
-    wanted = [True, True, True, call[3] is not None, call[4] is not None]
+    wanted = [True, True, True, *(tensor is not None for tensor in call[3:6])]
     return torch.ops.limelight.attend_backward(*call, out, lse, flow.out, flow.lse, wanted)
 
 

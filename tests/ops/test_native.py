@@ -288,13 +288,18 @@ def test_opcheck() -> None:
     bias = torch.randn(1, 4, 1, 12, requires_grad=True)
     band = ll.causal().lower(Extent(2, 4, 10, 12), q.device)
     op = torch.ops.limelight.attend.default
-    opcheck(op, (q, k, v, bias, None, None, band.tables, band.program, 0.3, 0.0, 0.0))
+    opcheck(op, (q, k, v, bias, None, None, None, None, band.tables, band.program, 0.3, 0.0, 0.0))
     lengths = torch.tensor([3, 12])
     slopes = torch.rand(4)
-    opcheck(op, (q, k, v, None, slopes, None, [lengths], [3, 0, 1], 0.3, 5.0, 0.0))
+    opcheck(op, (q, k, v, None, slopes, None, None, None, [lengths], [3, 0, 1], 0.3, 5.0, 0.0))
+    sinks = torch.randn(4, requires_grad=True)
+    opcheck(op, (q, k, v, None, None, sinks, None, None, [], [], 0.3, 0.0, 0.0))
+    lse = torch.randn(2, 4, 10, dtype=torch.float64, requires_grad=True)
+    opcheck(op, (q, k, v, None, None, None, lse, None, [], [], 0.3, 0.0, 0.0))
     turned = torch.randn(2, 10, 4, 8).transpose(1, 2)
     seed = torch.tensor(3)
-    opcheck(op, (turned, k.detach(), v.detach(), None, None, seed, [], [], 0.3, 0.0, 0.1))
+    call = (turned, k.detach(), v.detach(), None, None, None, None, seed, [], [], 0.3, 0.0, 0.1)
+    opcheck(op, call)
 
 
 COMPILED = """
@@ -458,7 +463,7 @@ def test_a_damaged_program_is_refused_before_anything_is_read() -> None:
     ]:
         with pytest.raises(ValueError, match="the mask program is damaged"):
             _kernels.forward(
-                q, k, v, None, None, tables, program, 1.0, 0.0, 0.0, 0, out, lse
+                q, k, v, None, None, None, None, tables, program, 1.0, 0.0, 0.0, 0, out, lse
             )  # fmt: skip
 
 
@@ -466,4 +471,4 @@ def test_an_output_of_another_type_is_refused_before_anything_is_written() -> No
     x = torch.randn(1, 2, 4, 8)
     out, lse = torch.empty(1, 2, 4, 8, dtype=torch.bfloat16), torch.empty(1, 2, 4)
     with pytest.raises(ValueError, match="out"):
-        _kernels.forward(x, x, x, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
+        _kernels.forward(x, x, x, None, None, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)

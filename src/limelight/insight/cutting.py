@@ -78,7 +78,7 @@ def cut_call(call: AttentionCall, mask: Mask | Tensor, how: How) -> AttentionCal
     both = mask if call.mask is None else as_mask(call.mask) & as_mask(mask)
     if how == "forbid" or call.lse is not None:
         return call.replace(mask=both)
-    return call.replace(mask=both, lse=call.replace(sinks=None).normaliser())
+    return call.replace(mask=both, lse=call.normaliser(), sinks=None)
 
 
 Cuts = dict[int, dict[int, dict[int, list[int]]]]

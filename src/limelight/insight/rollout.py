@@ -142,15 +142,11 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
     problem = seen.source.problem
     value = torch.zeros_like(problem.value[..., :1]).requires_grad_()
     with torch.enable_grad():
-        plain = replace(problem, value=value, dropout=0.0, sinks=None, lse=None)
-        output, lse = run(plain)
-        # less than 1 where a sink draws weight too
-        share = torch.exp((lse.detach() - seen.lse).clamp(max=0.0)).nan_to_num(0.0)
-        towards = row.to(output) * share.to(output)
+        output, _ = run(replace(problem, value=value, dropout=0.0, seed=None))
+        towards = row.to(output).expand(output.shape[:3])
         (gradient,) = torch.autograd.grad(output, value, towards[..., None])
-    # rows of A sum to 1, so a head passes on all it is given: this restores what float32 lost;
-    # heads that share values share a gradient
-    passed = gradient[0, :, :, 0].cpu().double()  # g j
-    row_sums = towards[0].cpu().double().sum(-1).view(len(passed), -1).sum(1, keepdim=True)
-    passed = passed * (row_sums / passed.sum(-1, keepdim=True).clamp(min=1e-30))
+    passed = gradient[0, :, :, 0].cpu().double()  # g j: heads that share values share a gradient
+    if problem.rows_sum_to_one:  # then a head passes on all it is given: restores what float32 lost
+        row_sums = towards[0].cpu().double().sum(-1).view(len(passed), -1).sum(1, keepdim=True)
+        passed = passed * (row_sums / passed.sum(-1, keepdim=True).clamp(min=1e-30))
     return passed.sum(0) / seen.extent.h

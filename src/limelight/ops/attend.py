@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast, overload
 
 import torch
@@ -12,13 +11,12 @@ from limelight.errors import OptionError, UnavailableError
 from limelight.ops.backends import native
 from limelight.ops.backends.protocol import Extras
 from limelight.ops.backends.registry import Choice, Implementation, Name, choose
-from limelight.ops.backends.tiled import exact_log_sum_exp
 from limelight.ops.bias import Alibi
 from limelight.ops.kernels import transformed
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.masks.mask import Mask
-from limelight.ops.problem import Problem, check_problem
+from limelight.ops.problem import Problem, check_problem, exceeds, wide_type, widest
 
 
 @overload
@@ -134,10 +132,20 @@ def run(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor
 
 def normaliser(problem: Problem) -> Tensor:
     """What normalises the rows of a checked problem: `b h i`, float64 where the device has it."""
-    plain = replace(problem, sinks=None, lse=None)
-    own, rest = exact_log_sum_exp(plain, run(plain)[1])
-    wide = own if own.device.type == "mps" else own.double()
-    return problem.total(wide + rest)
+    lse = run(problem)[1]
+    if transformed() or not exceeds(lse, native.COARSE):
+        return widest(lse)
+    lse = run(problem, "tiled")[1]
+    if exceeds(lse, _LOSES_SUM):
+        raise UnavailableError(
+            f"the scores reach {float(lse.nan_to_num(0.0, 0.0, 0.0).abs().max()):.3g}, where even "
+            "float64 has no digits left for what normalises a row: mask instead, or renormalise"
+        )
+    return lse
+
+
+_LOSES_SUM = 2.0**40
+"""Beyond it a float64 log-sum-exp has fewer than four digits of log n."""
 
 
 def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[Tensor, Seen]:
@@ -150,7 +158,9 @@ def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[T
         )
     if lens == Lens(keep=lens.keep):  # nothing to note but what attention gives anyway
         output, lse = run(problem, impl)
-        return output, Seen.of_problem(problem, lens, Statistics(lse.detach()))
+        return output, Seen.of_problem(
+            problem, lens, Statistics(lse.detach().to(wide_type(problem)))
+        )
     fitted = lens.fit(problem.extent)
     backend, _ = choose(problem, impl, Extras(lse=True, lens=fitted))
     output, statistics = backend.attend_with_statistics(problem, fitted)

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, overload
 import torch
 from torch import Tensor, nn
 
-from limelight.checks import check_flag, check_plain, check_same_device, check_whole
+from limelight.checks import check_flag, check_plain, check_whole
 from limelight.errors import OptionError, UnavailableError
 from limelight.ops.attend import attend, check_lens, look, normaliser, prepare
 from limelight.ops.attend import run as compute
@@ -51,8 +51,8 @@ from limelight.ops.uncompiled import uncompiled
 class AttentionCall:
     """One attention call before it is computed: its inputs, and the module that makes it.
 
-    weights_ij = exp(score_ij − lse_i), where lse is the row's own log-sum-exp unless sinks draw
-    weight too or `lse` is given.
+    weights_ij = factor_ij · exp(score_ij − lse_i), where lse_i makes the row and its sink sum to 1
+    unless it is given, and factors are 1 unless given.
     """
 
     query: Tensor
@@ -71,6 +71,9 @@ class AttentionCall:
     lse: Tensor | None = None
     """b h i: what the rows are normalised by, instead of their own log-sum-exp: rows then need not
     sum to 1"""
+    factors: Tensor | None = None
+    """at least 0, broadcasts to b h i j: what the weights are multiplied by; the rows then sum to
+    1 again unless `lse` is given"""
 
     module: nn.Module | None = None
     """the module that attends, where it is known"""
@@ -157,7 +160,7 @@ class AttentionCall:
 
     def compute(self) -> Tensor:
         """The output `b h i e` by the operation itself, past all interceptors."""
-        if self.sinks is not None or self.lse is not None:
+        if not (self.sinks is self.lse is self.factors is None):
             return compute(self._problem())[0]
         return attend(
             self.query, self.key, self.value,
@@ -169,7 +172,7 @@ class AttentionCall:
         return prepare(
             self.query, self.key, self.value,
             mask=self.mask, bias=self.bias, scale=self.scale, softcap=self.softcap,
-            dropout=self.dropout, sinks=self.sinks, lse=self.lse,
+            dropout=self.dropout, sinks=self.sinks, lse=self.lse, factors=self.factors,
         )  # fmt: skip
 
     def normaliser(self) -> Tensor:
@@ -236,14 +239,12 @@ class AttentionCall:
         tensor([[0.5000, 1.5000],
                 [0.5000, 1.5000]])
         """
-        factors = check_plain("factors", factors)
-        check_same_device("factors", factors, self.query, "query")
-        if not factors.is_floating_point() or not bool((factors >= 0).all()):
-            raise OptionError("factors must be a tensor of numbers of at least 0")
-        added = factors.to(torch.float32).log()
-        bias = self.bias if isinstance(self.bias, Alibi | None) else check_plain("bias", self.bias)
-        bias = added if bias is None else bias + added
-        return self._changed(renormalise, bias=bias)
+        product = check_plain("factors", factors)
+        if self.factors is not None:
+            product = product * self.factors
+        call = self._changed(renormalise, factors=product)
+        call._problem()  # a wrong tensor is named here, where it is given
+        return call
 
     def _changed(self, renormalise: bool, **changes: Any) -> AttentionCall:
         if check_flag("renormalise", renormalise):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_REVISION = 4
+_REVISION = 5
 """of the interface of the kernels; csrc/bindings.cpp has the same number"""
 
 _missing = "the C++ kernels were not built (no C++ compiler was found at install time)"

@@ -23,10 +23,10 @@ from limelight.checks import (
     check_size,
     shape_text,
 )
-from limelight.errors import DtypeError, ShapeError
+from limelight.errors import DtypeError, OptionError, ShapeError
 from limelight.ops.bias import Alibi, is_causal_bias, with_causal_bias
 from limelight.ops.masks.mask import Mask, as_mask
-from limelight.ops.masks.region import Extent, Region
+from limelight.ops.masks.region import Extent
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,11 +34,10 @@ class Problem:
     """A call whose arguments are known to fit one another.
 
         scores_ij = cap(scale · q_i·k_j) + bias_ij − slope·|p_i − j|
-        weights = dropout(softmax_j(scores) · share)
+        weights_ij = dropout(factor_ij · exp(scores_ij − lse_i))
 
-    where softmax runs over the keys that the mask allows, and a row's share is 1 unless something
-    besides its keys normalises it: exp(own − total), own its log-sum-exp, and total either the
-    `lse` that is given or own with the sink, log(exp(own) + exp(sink)).
+    over the keys j that the mask allows, where factors are 1 unless given, and lse_i is what makes
+    the row and its sink sum to 1, log(Σ_j factor_ij · exp(scores_ij) + exp(sink)), unless given.
     """
 
     query: Tensor
@@ -59,9 +58,12 @@ class Problem:
     seed: Tensor | None
     """of dropout: one whole number, a tensor so that torch.compile and vmap can draw it"""
     sinks: Tensor | None = None
-    """h: the score of a key without value, which only draws weight"""
+    """h: the score of a key without value, which only draws weight; absent where lse is given"""
     lse: Tensor | None = None
-    """b h i: what the rows are normalised by in place of their own log-sum-exp"""
+    """b h i: what the rows are normalised by in place of their own log-sum-exp; −∞: by nothing, as
+    a row without keys"""
+    factors: Tensor | None = None
+    """broadcasts to b h i j, always with 4 axes"""
 
     @property
     def extent(self) -> Extent:
@@ -77,64 +79,35 @@ class Problem:
     @property
     def trains(self) -> bool:
         """Whether a gradient is needed."""
-        tensors = (
-            self.query, self.key, self.value, self.bias, self.slopes, self.sinks, self.lse
-        )  # fmt: skip
         return torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad for tensor in tensors
+            tensor.requires_grad for tensor in self.tensors().values()
         )
 
-    def share(
-        self, own: Tensor, rest: Tensor | float = 0.0, region: Region | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """How much of each row its keys draw, and what normalises it.
-
-        Args:
-            own: `b h i`, or those of the region: the rows' own log-sum-exp.
-            rest: what its rounding lost. At −1e9 float32 has steps of 64, and no place for log n.
-            region: the queries that are meant; all unless given.
-        """
-        # A row without keys has −∞ for its own: it stays zero whatever it is normalised by.
-        empty = own == -torch.inf
-        held = own.masked_fill(empty, 0.0)
-        lse, sinks = self._lse(region), self._sinks(region)
-        share = torch.ones_like(own)
-        if lse is not None:
-            # A float32 log-sum-exp was rounded as `own` is, and the rest vanishes in the sum; one
-            # in float64 was not, and keeps it.
-            exact = torch.promote_types(own.dtype, lse.dtype)
-            larger = lse.to(exact).masked_fill(empty, 0.0)
-            if sinks is not None:  # log(exp(lse) + exp(sink)) = larger − log(sigmoid(|lse − sink|))
-                sinks = sinks.to(exact)
-                apart = torch.where(larger == sinks, 0.0, larger - sinks).abs()
-                share, larger = torch.sigmoid(apart), torch.maximum(larger, sinks)
-            share = share * torch.exp(held.to(exact) + rest - larger)
-        elif sinks is not None:
-            # Not exp(own − total): among large numbers the total is own again, the sink lost.
-            share = torch.sigmoid(held - sinks.to(own.dtype) + rest)
-        return share.to(own.dtype).masked_fill(empty, 0.0), self.total(own, region)
-
-    def total(self, own: Tensor, region: Region | None = None) -> Tensor:
-        """What normalises the rows, by their own log-sum-exp and in its precision: `b h i`."""
-        lse, sinks = self._lse(region), self._sinks(region)
-        total = own if lse is None else lse.to(own.dtype)
-        return total if sinks is None else torch.logaddexp(total, sinks.to(own.dtype))
-
-    def _lse(self, region: Region | None) -> Tensor | None:
-        if self.lse is None or region is None:
-            return self.lse
-        return self.lse[region.batches, region.heads][:, :, region.row_index]
-
-    def _sinks(self, region: Region | None) -> Tensor | None:
-        """`h 1`"""
-        if self.sinks is None:
-            return None
-        return (self.sinks if region is None else self.sinks[region.heads])[:, None]
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of the call by their names, those of the mask left out."""
+        names = ("query", "key", "value", "bias", "slopes", "sinks", "lse", "factors")
+        tensors = {name: getattr(self, name) for name in names}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def wide(tensor: Tensor) -> Tensor:
     """The tensor in the type that attention is computed in."""
     return tensor if tensor.dtype == torch.float64 else tensor.float()
+
+
+def wide_type(problem: Problem) -> torch.dtype:
+    """The type that a call is computed in."""
+    return torch.float64 if problem.query.dtype == torch.float64 else torch.float32
+
+
+def widest(tensor: Tensor) -> Tensor:
+    """The tensor in the most exact type that its device has."""
+    return tensor.float() if tensor.device.type == "mps" else tensor.double()
+
+
+def exceeds(numbers: Tensor, size: float) -> bool:
+    """Whether the absolute value of a finite one is larger."""
+    return bool((numbers.isfinite() & (numbers.abs() > size)).any())
 
 
 def check_problem(
@@ -149,6 +122,7 @@ def check_problem(
     dropout: float = 0.0,
     sinks: Tensor | None = None,
     lse: Tensor | None = None,
+    factors: Tensor | None = None,
 ) -> Problem:
     """The call as a Problem, or a LimelightError that names the argument that does not fit."""
     query, key, value = _check_tensors(query, key, value)
@@ -168,6 +142,12 @@ def check_problem(
         bias, slopes = bias.added, _check_slopes(bias.slopes, h, query)
     if bias is not None:
         bias = _check_bias(bias, extent, query)
+    if sinks is not None:
+        sinks = _check_sinks(sinks, h, query)
+    if lse is not None:
+        lse = _check_lse(lse, extent, query)
+        if sinks is not None:
+            lse, sinks = torch.logaddexp(widest(lse), widest(sinks)[:, None]), None
     probability = check_probability("dropout", dropout)
     return Problem(
         query, key, value, mask, bias, slopes,
@@ -175,8 +155,9 @@ def check_problem(
         softcap=0.0 if softcap is None else check_positive("softcap", softcap),
         dropout=probability,
         seed=torch.randint(1 << 62, ()) if probability else None,
-        sinks=None if sinks is None else _check_sinks(sinks, h, query),
-        lse=None if lse is None else _check_lse(lse, extent, query),
+        sinks=sinks,
+        lse=lse,
+        factors=None if factors is None else _check_factors(factors, extent, query),
     )  # fmt: skip
 
 
@@ -236,6 +217,15 @@ def _check_lse(lse: Tensor, extent: Extent, query: Tensor) -> Tensor:
     check_shape("lse", lse, "b h i", tuple(extent[:3]))
     check_same_device("lse", lse, query, "query")
     return lse
+
+
+def _check_factors(factors: Tensor, extent: Extent, query: Tensor) -> Tensor:
+    factors = check_plain("factors", factors)
+    check_same_device("factors", factors, query, "query")
+    check_broadcast("factors", factors, "b h i j", tuple(extent))
+    if not factors.is_floating_point() or not bool((factors >= 0).all()):
+        raise OptionError("factors must be a tensor of numbers of at least 0")
+    return factors[(None,) * (4 - factors.ndim)]
 
 
 def _check_scale(scale: float | None, d: int) -> float:

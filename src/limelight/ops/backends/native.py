@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from limelight.ops.backends.native_lens import Buffers, by_rows_only, scaled
+from limelight.ops.backends.native_lens import Buffers
 from limelight.ops.backends.protocol import Extras
-from limelight.ops.backends.tiled import exact_log_sum_exp
-from limelight.ops.kernels import eager, kernels, missing, transform
+from limelight.ops.kernels import eager, kernels, missing, transform, transformed
 from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.masks.mask import Lowered
-from limelight.ops.problem import Problem
+from limelight.ops.problem import Problem, exceeds
 
 if kernels is None:
     native_op = None
@@ -23,6 +22,10 @@ REASON = "the fused CPU kernel serves this call"
 
 _KINDS = (torch.float32, torch.bfloat16, torch.float16)
 
+COARSE = 2.0**10
+"""From here on the rounding of float32 scores in the kernels' units, log2, shows beside numbers
+that were rounded in others: it exceeds 1e-4."""
+
 
 def why_not(problem: Problem, extras: Extras) -> str | None:
     """Why the kernels cannot serve this call, or None."""
@@ -33,29 +36,34 @@ def why_not(problem: Problem, extras: Extras) -> str | None:
         return f"the kernels run on the CPU, the tensors are on {query.device}"
     if query.dtype not in _KINDS:
         return f"the kernels take float32, bfloat16 and float16, the tensors are {query.dtype}"
-    lens = extras.lens
-    if lens is not None and not problem.rows_sum_to_one and not by_rows_only(lens):
-        return "the kernels pool only weights whose rows sum to 1"
-    return transform()
+    del extras
+    return transform() or _too_coarse(problem)
+
+
+def _too_coarse(problem: Problem) -> str | None:
+    """Why the kernels' float32 would lose what the caller gives beside large scores, or None."""
+    if problem.lse is not None and (transformed() or exceeds(problem.lse, COARSE)):
+        return "the log-sum-exp that is given may be too large for the kernels' float32"
+    if problem.factors is None or problem.bias is None:
+        return None
+    if transformed() or exceeds(problem.bias.amax(-1), COARSE):
+        return "the factors may be lost beside a bias this large in the kernels' float32"
+    return None
 
 
 def attend(problem: Problem) -> tuple[Tensor, Tensor]:
-    """The output `b h i e`, and what normalises the rows, `b h i` in float32."""
+    """The output `b h i e`, and what normalises the rows, `b h i`: in float32 unless given."""
     assert native_op is not None
-    return _shared(problem, *native_op.attend(*_arguments(problem)))
+    output, lse = native_op.attend(*_arguments(problem))
+    return output, lse if problem.lse is None else problem.lse
 
 
 def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
     """The same with the statistics of a fitted lens, computed in the same sweep."""
     assert native_op is not None
     buffers = Buffers.of(problem.extent, lens, problem.value.detach())
-    output, own = native_op.attend_with_lens(buffers, *_arguments(problem))
-    statistics = buffers.statistics(own.detach(), problem.extent)
-    if problem.rows_sum_to_one:
-        return output, statistics
-    share, total = _share(problem, own)
-    statistics = scaled(statistics, share.detach(), total.detach())
-    return output * share[..., None].to(output.dtype), statistics
+    output, lse = native_op.attend_with_lens(buffers, *_arguments(problem))
+    return output, buffers.statistics(lse.detach(), problem.extent)
 
 
 def _arguments(problem: Problem) -> tuple[object, ...]:
@@ -63,27 +71,16 @@ def _arguments(problem: Problem) -> tuple[object, ...]:
     lowered = Lowered((), ())
     if problem.mask is not None:
         lowered = problem.mask.lower(problem.extent, problem.query.device)
+    bias, sinks, lse = problem.bias, problem.sinks, problem.lse
+    if problem.factors is not None:  # factor · exp(score) = exp(score + log factor)
+        added = problem.factors.float().log()
+        bias = added if bias is None else bias + added
     return (
-        problem.query, problem.key, problem.value, problem.bias, problem.slopes, problem.seed,
-        lowered.tables, lowered.program, problem.scale, problem.softcap, problem.dropout,
+        problem.query, problem.key, problem.value, bias, problem.slopes,
+        None if sinks is None else sinks.float(), None if lse is None else lse.double(),
+        problem.seed, lowered.tables, lowered.program,
+        problem.scale, problem.softcap, problem.dropout,
     )  # fmt: skip
-
-
-def _shared(problem: Problem, output: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that sum to 1, made to sum to their share."""
-    if problem.rows_sum_to_one:
-        return output, own
-    share, total = _share(problem, own)
-    return output * share[..., None].to(output.dtype), total
-
-
-def _share(problem: Problem, own: Tensor) -> tuple[Tensor, Tensor]:
-    """As `Problem.share`; what the kernels' float32 loses of a large `own` is made good."""
-    if problem.lse is not None and problem.lse.dtype != torch.float64:
-        return problem.share(own)  # rounded alike: what both lost cancels
-    beside = problem.total(torch.full_like(own, -torch.inf)).detach()
-    own, rest = exact_log_sum_exp(problem, own, beside)
-    return problem.share(own, rest)
 
 
 def attend_plain(

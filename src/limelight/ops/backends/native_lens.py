@@ -33,7 +33,7 @@ class Buffers(NamedTuple):
     @classmethod
     def of(cls, extent: Extent, lens: Lens, value: Tensor) -> Buffers:
         """Empty buffers for what a fitted lens asks for."""
-        pooled = None if by_rows_only(lens) else _pooled_buffers(extent, lens, value)
+        pooled = None if _by_rows_only(lens) else _pooled_buffers(extent, lens, value)
         return cls(_row_buffers(extent, lens), pooled)
 
     def statistics(self, lse: Tensor, extent: Extent) -> Statistics:
@@ -44,31 +44,9 @@ class Buffers(NamedTuple):
         return statistics._replace(**_pooled_statistics(extent, self.pooled))
 
 
-def by_rows_only(lens: Lens) -> bool:
+def _by_rows_only(lens: Lens) -> bool:
     """Whether all that a lens asks for is known of each row by itself."""
     return not (lens.received or lens.map or lens.value_top)
-
-
-def scaled(statistics: Statistics, share: Tensor, total: Tensor) -> Statistics:
-    """The statistics of rows whose weights are each multiplied by the row's share."""
-
-    def times(table: Tensor | None) -> Tensor | None:
-        return None if table is None else table * share.view(*share.shape, *(1,) * (table.ndim - 3))
-
-    top, entropy = statistics.top, statistics.entropy
-    if top is not None:
-        weights = top.weights * share[..., None]
-        top = Links(weights, top.indices.masked_fill(weights == 0, -1))
-    if entropy is not None:  # Σ −(a·w)·log(a·w) = a·Σ −w·log w − a·log a
-        entropy = entropy * share - torch.special.xlogy(share, share)
-    return statistics._replace(
-        lse=total,
-        top=top,
-        entropy=entropy,
-        distance=times(statistics.distance),
-        columns=times(statistics.columns),
-        band=times(statistics.band),
-    )
 
 
 def _row_buffers(extent: Extent, lens: Lens) -> dict[str, Tensor | int]:

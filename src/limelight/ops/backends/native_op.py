@@ -1,7 +1,7 @@
 """The kernels as registered torch ops, so that autograd, torch.compile and vmap know them.
 
     limelight::attend            q, k, v, ...            → out `b h i e`, lse `b h i`
-    limelight::attend_backward   the same, out, lse, ... → gradients of q, k, v, bias, slopes
+    limelight::attend_backward   the same, out, lse, ... → gradients of q, k, v, bias, slopes, sinks
 
 The ops give out in float32 for every type of query, for the sake of gradients: Σ_e out·grad_out is
 subtracted from numbers of its own size, where the rounding of out to a half type would be most of
@@ -25,22 +25,28 @@ from limelight.ops.backends.native_lens import Buffers
 from limelight.ops.kernels import dense_last, eager, outputs
 
 _COMMON = (
-    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor? seed, "
-    "Tensor[] tables, int[] program, float scale, float softcap, float dropout"
+    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? slopes, Tensor? sinks, "
+    "Tensor? row_lse, Tensor? seed, Tensor[] tables, int[] program, "
+    "float scale, float softcap, float dropout"
 )
+
+_TENSORS = 8
+"""of the arguments come first: query to seed"""
 
 _library = torch.library.Library("limelight", "DEF")
 _library.define(f"attend({_COMMON}) -> (Tensor out, Tensor lse)")
 _library.define(
     f"attend_backward({_COMMON}, Tensor out, Tensor lse, Tensor grad_out, Tensor? grad_lse, "
-    "bool[] wanted) -> (Tensor query, Tensor key, Tensor value, Tensor bias, Tensor slopes)"
+    "bool[] wanted) -> (Tensor query, Tensor key, Tensor value, Tensor bias, Tensor slopes, "
+    "Tensor sinks)"
 )
 
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor,
-    bias: Tensor | None, slopes: Tensor | None, seed: Tensor | None,
-    tables: Sequence[Tensor], program: Sequence[int], scale: float, softcap: float, dropout: float,
+    bias: Tensor | None, slopes: Tensor | None, sinks: Tensor | None, row_lse: Tensor | None,
+    seed: Tensor | None, tables: Sequence[Tensor], program: Sequence[int],
+    scale: float, softcap: float, dropout: float,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Run the kernel, which gives its output in float32 or in the type of the query."""
@@ -48,7 +54,7 @@ def forward(
     out, lse = outputs(query, value, dtype)
     try:
         _kernels.forward(
-            query, key, value, bias, None if slopes is None else slopes.contiguous(),
+            query, key, value, bias, _dense(slopes), _dense(sinks), _dense(row_lse),
             tables, program, scale, softcap, dropout, _number(seed), out, lse,
         )  # fmt: skip
     except ValueError as error:
@@ -65,6 +71,10 @@ def _in_words(error: ValueError) -> LimelightError:
     )
 
 
+def _dense(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.contiguous().resolve_neg()
+
+
 def _number(seed: Tensor | None) -> int:
     return 0 if seed is None else int(seed)
 
@@ -74,16 +84,16 @@ def _fake(query: Tensor, _key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, 
 
 
 def _gradients(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, slopes: Tensor | None,
-    wanted: Sequence[bool],
+    query: Tensor, key: Tensor, value: Tensor,
+    bias: Tensor | None, slopes: Tensor | None, sinks: Tensor | None, wanted: Sequence[bool],
 ) -> list[Tensor]:  # fmt: skip
-    """Tensors for the five gradients; one that is not wanted or belongs to nothing has size 0."""
+    """Tensors for the six gradients; one that is not wanted or belongs to nothing has size 0."""
     grads = [torch.empty_like(x, memory_format=torch.preserve_format) for x in (query, key, value)]
     grads = [
         grad if grad.stride(-1) == 1 else torch.empty(grad.shape, dtype=grad.dtype)
         for grad in grads
     ]
-    for table, needed in ((bias, wanted[3]), (slopes, wanted[4])):
+    for table, needed in zip((bias, slopes, sinks), wanted[3:], strict=True):
         if table is None or not needed:
             grads.append(query.new_empty((0,), dtype=torch.float32))
         else:
@@ -93,21 +103,21 @@ def _gradients(
 
 def backward(
     query: Tensor, key: Tensor, value: Tensor,
-    bias: Tensor | None, slopes: Tensor | None, seed: Tensor | None,
-    tables: Sequence[Tensor], program: Sequence[int], scale: float, softcap: float, dropout: float,
+    bias: Tensor | None, slopes: Tensor | None, sinks: Tensor | None, row_lse: Tensor | None,
+    seed: Tensor | None, tables: Sequence[Tensor], program: Sequence[int],
+    scale: float, softcap: float, dropout: float,
     out: Tensor, lse: Tensor, grad_out: Tensor, grad_lse: Tensor | None, wanted: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Run the backward kernel from the saved output and log-sum-exp."""
     query, key, value = dense_last(query), dense_last(key), dense_last(value)
-    dq, dk, dv, dbias, dslopes = _gradients(query, key, value, bias, slopes, wanted)
+    grads = _gradients(query, key, value, bias, slopes, sinks, wanted)
     _kernels.backward(
-        query, key, value, bias, None if slopes is None else slopes.contiguous(),
+        query, key, value, bias, _dense(slopes), _dense(sinks), _dense(row_lse),
         tables, program, scale, softcap, dropout, _number(seed),
-        out, lse, dense_last(grad_out),
-        None if grad_lse is None else grad_lse.contiguous().resolve_neg(),
-        dq, dk, dv, dbias if dbias.numel() else None, dslopes if dslopes.numel() else None,
+        out, lse, dense_last(grad_out), _dense(grad_lse),
+        *grads[:3], *(grad if grad.numel() else None for grad in grads[3:]),
     )  # fmt: skip
-    return dq, dk, dv, dbias, dslopes
+    return tuple(grads)
 
 
 def _fake_backward(
@@ -116,48 +126,51 @@ def _fake_backward(
     value: Tensor,
     bias: Tensor | None,
     slopes: Tensor | None,
+    sinks: Tensor | None,
     *rest: Any,
 ) -> tuple[Tensor, ...]:
     tensors = dense_last(query), dense_last(key), dense_last(value)
-    return tuple(_gradients(*tensors, bias, slopes, rest[-1]))
+    return tuple(_gradients(*tensors, bias, slopes, sinks, rest[-1]))
 
 
 # --- autograd -------------------------------------------------------------------------------------
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, bias, slopes, seed, tables, *ctx.rest = inputs
+    *tensors, tables, program, scale, softcap, dropout = inputs
+    ctx.tables, ctx.rest = len(tables), (program, scale, softcap, dropout)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(query, key, value, bias, slopes, seed, *output, *tables)
+    ctx.save_for_backward(*tensors, *output, *tables)
 
 
-def _five(
+def _seven(
     ctx: Any,
     op: Callable[..., tuple[Tensor, ...]],
     grad_out: Tensor | None,
     grad_lse: Tensor | None,
     needed: Sequence[Any],
 ) -> list[Tensor | None]:
-    """The gradients of query, key, value, bias and slopes, None where it is not needed."""
-    query, key, value, bias, slopes, seed, out, lse, *tables = ctx.saved_tensors
-    wanted = [bool(flag) for flag in needed[:5]]
+    """The gradients of query, key, value, bias, slopes, sinks and row_lse, None if not needed."""
+    saved = ctx.saved_tensors  # once: gradient checkpointing computes them for one reading
+    inputs, (out, lse, *tables) = saved[:_TENSORS], saved[_TENSORS:]
+    wanted = [bool(flag) for flag in needed[:6]]
     if grad_out is None:
         grad_out = torch.zeros_like(out)
-    computed = op(
-        query, key, value, bias, slopes, seed, tables, *ctx.rest,
-        out, lse, grad_out, grad_lse, wanted,
-    )  # fmt: skip
+    computed = op(*inputs, tables, *ctx.rest, out, lse, grad_out, grad_lse, wanted)
     grads = [grad if needs else None for grad, needs in zip(computed, wanted, strict=True)]
+    bias = inputs[3]
     if bias is not None and grads[3] is not None:
         grads[3] = grads[3].to(bias.dtype)
+    # out_i = Σ_j exp(s_ij − row_lse_i) · v_j
+    grads.append(-(out * grad_out).sum(-1).double() if needed[6] else None)
     return grads
 
 
 def _differentiate(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     return (
-        *_five(ctx, torch.ops.limelight.attend_backward, grad_out, grad_lse, ctx.needs_input_grad),
+        *_seven(ctx, torch.ops.limelight.attend_backward, grad_out, grad_lse, ctx.needs_input_grad),
         None,  # the seed
-        [None] * (len(ctx.saved_tensors) - 8),  # the tables
+        [None] * ctx.tables,
         # autograd takes an empty program for an empty list of tensors, and wants such a list back
         *[[] if argument == [] else None for argument in ctx.rest],
     )
@@ -173,12 +186,13 @@ def _forward_with_lens(
     buffers: Buffers, *inputs: Any, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
     """Run the kernel with a lens, which fills the buffers."""
-    query, key, value, bias, slopes, seed, tables, program, scale, softcap, dropout = inputs
+    query, key, value, bias, slopes, sinks, row_lse, seed, tables, program, *options = inputs
     query, key, value = dense_last(query), dense_last(key), dense_last(value)
+    scale, softcap, dropout = options
     out, lse = outputs(query, value, dtype)
     try:
         _kernels.lens_forward(
-            query, key, value, bias, None if slopes is None else slopes.contiguous(),
+            query, key, value, bias, _dense(slopes), _dense(sinks), _dense(row_lse),
             tables, program, scale, softcap, dropout, _number(seed), out, lse,
             buffers.rows, buffers.pooled,
         )  # fmt: skip
@@ -200,7 +214,7 @@ class AttendWithLens(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         op = torch.ops.limelight.attend_backward if torch.is_grad_enabled() else backward
         needed = ctx.needs_input_grad[1:]
-        return (None, *_five(ctx, op, grads[0], grads[1], needed), *[None] * (2 + len(ctx.rest)))
+        return (None, *_seven(ctx, op, grads[0], grads[1], needed), *[None] * (2 + len(ctx.rest)))
 
 
 class Attend(torch.autograd.Function):
@@ -220,7 +234,7 @@ class Attend(torch.autograd.Function):
         # With create_graph=True the registered op is what refuses second-order gradients.
         op = torch.ops.limelight.attend_backward if torch.is_grad_enabled() else backward
         return (
-            *_five(ctx, op, grads[0], grads[1], ctx.needs_input_grad),
+            *_seven(ctx, op, grads[0], grads[1], ctx.needs_input_grad),
             *[None] * (2 + len(ctx.rest)),
         )
 
@@ -275,7 +289,7 @@ def attend_with_lens(buffers: Buffers, *call: Any) -> tuple[Tensor, Tensor]:
 def attend(*call: Any) -> tuple[Tensor, Tensor]:
     """`limelight::attend`, by the shortest way that serves."""
     dtype = call[0].dtype
-    if not eager(*call[:6]):
+    if not eager(*call[:_TENSORS]):
         out, lse = torch.ops.limelight.attend(*call)
     elif _differentiated(call):
         out, lse = Attend.apply(*call)
@@ -286,4 +300,6 @@ def attend(*call: Any) -> tuple[Tensor, Tensor]:
 
 def _differentiated(call: tuple[Any, ...]) -> bool:
     """Whether a gradient may be asked for."""
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call[:6])
+    return torch.is_grad_enabled() and any(
+        x is not None and x.requires_grad for x in call[:_TENSORS]
+    )

@@ -16,7 +16,7 @@ from limelight.ops.kernels import eager
 from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.lens.statistics import Collector, Tile, by_head, norms_of
 from limelight.ops.masks.region import Region
-from limelight.ops.problem import Problem, wide
+from limelight.ops.problem import Problem, wide, widest
 
 NAME = "reference"
 REASON = "the dense PyTorch form serves every call"
@@ -50,18 +50,19 @@ def attend_region(
 ) -> tuple[Tensor, Tensor]:
     """The output and the normaliser of some rows, which see all keys; a lens may look on."""
     masked = scores(problem, region)
-    weights, total = shared(problem, masked, region)
+    weights, lse = normalise(problem, masked, region)
     value = wide(problem.value[region.batches, groups(problem, region)])
     if collector is not None:
         norms = None
         if collector.lens.value_top:
             norms = by_head(norms_of(value.detach()), weights.shape[1])
-        collector.add(Tile(region, masked.detach(), weights.detach(), total.detach(), norms))
+        rounded = lse.detach().to(masked.dtype)
+        collector.add(Tile(region, masked.detach(), weights.detach(), rounded, norms))
     if problem.seed is not None:
         keep = dropout.keep(problem.seed, problem.dropout, problem.extent.h, region)
         weights = torch.where(keep, weights / (1 - problem.dropout), 0.0)
     output = mix(weights, value, allowed(problem, region))
-    return output.to(problem.query.dtype), total
+    return output.to(problem.query.dtype), lse
 
 
 def scores(problem: Problem, region: Region | None = None) -> Tensor:
@@ -110,48 +111,56 @@ def allowed(problem: Problem, region: Region | None = None) -> Tensor | None:
     return problem.mask.allowed(whole(problem) if region is None else region)
 
 
-def normalise(masked: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax over the keys, and its log-sum-exp. `b h i j` → weights `b h i j`, lse `b h i`.
+def normalise(
+    problem: Problem, masked: Tensor, region: Region | None = None
+) -> tuple[Tensor, Tensor]:
+    """Softmax over the keys, and what normalises it. `b h i j` → weights `b h i j`, lse `b h i`.
 
-        weights_ij = exp(s_ij − max_j s_ij) / Σ_j exp(s_ij − max_j s_ij)
+        m_i = max_j s_ij,  t_i = Σ_j factor_ij · exp(s_ij − m_i) + exp(sink − m_i)
+        weights_ij = factor_ij · exp(s_ij − m_i) / t_i,  lse_i = m_i + log t_i
 
-    Never exp(s − lse): among large numbers the logarithm of the sum is lost in their difference.
-    A row that may attend to nothing has weights of zero and a log-sum-exp of −∞, never NaN.
+    or factor_ij · exp(s_ij − lse_i) by an lse that is given. Never by one that was rounded as the
+    scores are: among large numbers log t is lost. So lse is float64, where the device has it.
+
+    A row that may attend to nothing has weights of zero and an lse of −∞, never NaN.
     """
-    # Neither the softmax of nothing but −∞ nor its gradient is a number: empty rows become zeros.
-    empty = (masked == float("-inf")).all(-1, keepdim=True)
-    filled = masked.masked_fill(empty, 0.0)
-    weights = torch.softmax(filled, dim=-1).masked_fill(empty, 0.0)
-    lse = torch.logsumexp(filled, dim=-1)
-    return weights, lse.masked_fill(empty.squeeze(-1), float("-inf"))
+    if region is None:
+        region = whole(problem)
+    if problem.lse is not None:
+        lse = problem.lse[region.batches, region.heads][:, :, region.row_index]
+        base = lse.masked_fill(lse == -torch.inf, torch.inf)  # no weight, and no gradient either
+        return exponentials(problem, masked, base, region).to(masked.dtype), lse
+    highest, sinks = row_max(masked.detach()), sinks_of(problem, region)
+    if sinks is not None:
+        sinks = sinks.to(masked.dtype)
+        highest = torch.maximum(highest, sinks.detach())
+    base = torch.where(highest.isinf(), 0.0, highest)
+    parts = exponentials(problem, masked, base, region)
+    total = parts.sum(-1)
+    if sinks is not None:
+        total = total + torch.exp(sinks - base)
+    empty = total == 0
+    total = total.masked_fill(empty, 1.0)
+    lse = (widest(base) + widest(total).log()).masked_fill(empty, -torch.inf)
+    return parts / total[..., None], lse
 
 
-def shared(problem: Problem, masked: Tensor, region: Region | None = None) -> tuple[Tensor, Tensor]:
-    """The weights that a call's keys draw beside its sinks, and what normalises its rows.
-
-    As `normalise`, which it is where there are no sinks and no log-sum-exp is given.
-    """
-    weights, own = normalise(masked)
-    if problem.rows_sum_to_one:
-        return weights, own
-    share, total = problem.share(own, lost(masked, own), region)
-    return weights * share[..., None], total
+def exponentials(problem: Problem, masked: Tensor, base: Tensor, region: Region) -> Tensor:
+    """factor_ij · exp(s_ij − base_i): `b h i j`, `b h i` → `b h i j`."""
+    parts = torch.exp(masked - base[..., None])
+    return parts if problem.factors is None else parts * region.cut(problem.factors).to(parts.dtype)
 
 
-@torch.no_grad()
-def lost(masked: Tensor, lse: Tensor) -> Tensor:
-    """What a log-sum-exp lost when it was rounded: `b h i j`, `b h i` → `b h i`.
-
-        (max_j s_ij − lse_i) + log Σ_j exp(s_ij − max_j s_ij)
-
-    Among large scores that is all of the logarithm: at −1e9 float32 has steps of 64.
-    """
+def row_max(masked: Tensor) -> Tensor:
+    """The largest score of each row, −∞ where there is none: `b h i j` → `b h i`."""
     if not masked.shape[-1]:
-        return torch.zeros_like(lse)
-    finite = lse.isfinite()
-    highest = torch.where(finite, masked.amax(-1), 0.0)
-    log_sum = torch.exp(masked - highest[..., None]).sum(-1).log()
-    return torch.where(finite, (highest - lse) + log_sum, 0.0)
+        return masked.new_full(masked.shape[:-1], -torch.inf)
+    return masked.amax(-1)
+
+
+def sinks_of(problem: Problem, region: Region) -> Tensor | None:
+    """The sinks of the region's heads: `h 1`."""
+    return None if problem.sinks is None else problem.sinks[region.heads][:, None]
 
 
 def mix(weights: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from limelight.ops.backends.protocol import Extras
-from limelight.ops.backends.reference import attend_region, lost, normalise, scores
+from limelight.ops.backends.reference import attend_region
 from limelight.ops.kernels import transformed
 from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.lens.statistics import Collector
@@ -60,50 +60,6 @@ def sweep(problem: Problem, collector: Collector | None) -> tuple[Tensor, Tensor
             heads.append(_join([run(problem, region, collector) for region in rows], 2))
         batches.append(_join(heads, 1))
     return _join(batches, 0)
-
-
-LARGE = 1 << 10
-"""Up to here a float32 log-sum-exp is off by less than 1e-4, as scores of that size are."""
-
-
-def exact_log_sum_exp(
-    problem: Problem, own: Tensor, beside: Tensor | None = None
-) -> tuple[Tensor, Tensor | float]:
-    """The rows' log-sum-exp `b h i` as another backend has it, and what its rounding lost.
-
-    Where it is large, both are taken from the specification, and the gradient from the other one;
-    beside something to compare with, only where the two are so near that the rest decides. Under a
-    transform of torch, where numbers cannot be looked at, `own` stays as it is.
-    """
-    if transformed() or type(own) is not Tensor:
-        return own, 0.0
-    size = own.detach().abs()
-    decides = own.isfinite() & (size > LARGE)
-    if beside is not None:
-        decides &= (own - beside).abs() < size / 2
-    if not bool(decides.any()):
-        return own, 0.0
-    exact, rest = _log_sum_exp(problem)
-    shift = torch.where(own.isfinite(), exact.to(own.dtype) - own.detach(), 0.0)
-    return own + shift, rest
-
-
-@torch.no_grad()
-def _log_sum_exp(problem: Problem) -> tuple[Tensor, Tensor]:
-    """The rows' own log-sum-exp, and what its rounding lost: both `b h i`."""
-
-    def of(region: Region) -> tuple[Tensor, Tensor]:
-        masked = scores(problem, region)
-        _, own = normalise(masked)
-        return own, lost(masked, own)
-
-    return _join(
-        [
-            _join([_join([of(region) for region in rows], 2) for rows in heads_of_batch], 1)
-            for heads_of_batch in _regions(problem)
-        ],
-        0,
-    )
 
 
 def _checkpointed(

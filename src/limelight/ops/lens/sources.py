@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from limelight.ops.backends.reference import scores, shared
+from limelight.ops.backends.reference import exponentials, normalise, scores, sinks_of
 from limelight.ops.backends.tiled import TILE
 from limelight.ops.masks.region import Region, part_of_table
-from limelight.ops.problem import Problem
+from limelight.ops.problem import Problem, wide
 
 
 @runtime_checkable
@@ -51,35 +51,18 @@ class Recomputed:
     @classmethod
     def keep(cls, problem: Problem) -> Recomputed:
         """References to the call's tensors, without their gradients and without copies."""
-        tensors = {
-            name: None if tensor is None else tensor.detach()
-            for name, tensor in (
-                ("query", problem.query),
-                ("key", problem.key),
-                ("value", problem.value),
-                ("bias", problem.bias),
-                ("slopes", problem.slopes),
-                ("sinks", problem.sinks),
-                ("lse", problem.lse),
-            )
-        }
+        tensors = {name: tensor.detach() for name, tensor in problem.tensors().items()}
         return cls(replace(problem, **tensors))
 
     def weights(self, rows: Tensor, columns: range) -> Tensor:
         with torch.no_grad():
             region = self._region(rows, columns)
             masked = scores(self.problem, region)
-            if len(columns) == self.problem.extent.j:
-                return shared(self.problem, masked, region)[0]
+            if len(columns) == self.problem.extent.j or self.problem.lse is not None:
+                return normalise(self.problem, masked, region)[0]
             highest, total = self._row_sums(rows)
-            weights = torch.exp(masked - highest[..., None]) / total[..., None]
-            weights = weights.masked_fill((total == 0)[..., None], 0.0)
-            if self.problem.rows_sum_to_one:
-                return weights
-            own = torch.where(total == 0, -torch.inf, highest + total.log())
-            rest = torch.where(own.isfinite(), (highest - own) + total.log(), 0.0)
-            share, _ = self.problem.share(own, rest, region)
-            return weights * share[..., None]
+            weights = exponentials(self.problem, masked, highest, region) / total[..., None]
+            return weights.masked_fill((total == 0)[..., None], 0.0)
 
     def _region(self, rows: Tensor, columns: range) -> Region:
         b, h, _, _ = extent = self.problem.extent
@@ -87,23 +70,25 @@ class Recomputed:
         return Region.at(extent, slice(0, b), slice(0, h), rows, keys, rows.device)
 
     def _row_sums(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The row max m (0 in a row without keys) and Σ_j exp(s_j − m): both `b h r`.
+        """The row max m (0 in a row without keys) and the sum of its exponentials: both `b h r`.
 
         The two are kept apart: in the log-sum-exp of large scores the sum would be lost.
         """
         b, h, _, j = self.problem.extent
         step = max(1, TILE // max(1, b * h * len(rows)))
-        highest = torch.full((b, h, len(rows)), -torch.inf, device=rows.device)
-        total: Tensor | None = None
+        exact = wide(self.problem.query)
+        highest = exact.new_full((b, h, len(rows)), -torch.inf)
+        sinks = sinks_of(self.problem, self._region(rows, range(0)))
+        if sinks is not None:
+            highest = sinks.to(highest.dtype).expand_as(highest)
+        total = (highest > -torch.inf).to(highest.dtype)
         for start in range(0, j, step):
-            run = range(start, min(start + step, j))
-            masked = scores(self.problem, self._region(rows, run))
-            before, highest = highest, torch.maximum(highest.to(masked.dtype), masked.amax(-1))
+            region = self._region(rows, range(start, min(start + step, j)))
+            masked = scores(self.problem, region)
+            before, highest = highest, torch.maximum(highest, masked.amax(-1))
             base = highest.masked_fill(highest == -torch.inf, 0.0)
-            added = torch.exp(masked - base[..., None]).sum(-1)
-            total = added if total is None else total * torch.exp(before - base) + added
-        if total is None:
-            return torch.zeros_like(highest), torch.zeros_like(highest)
+            added = exponentials(self.problem, masked, base, region).sum(-1)
+            total = total * torch.exp(before - base) + added
         return highest.masked_fill(highest == -torch.inf, 0.0), total
 
     def part(self, heads: list[int] | None = None, row: int | None = None) -> Recomputed:
@@ -120,7 +105,7 @@ class Recomputed:
         if row is not None:
             query, key, value = (tensor[row : row + 1] for tensor in (query, key, value))
             lse = None if lse is None else lse[row : row + 1]
-        bias, mask = problem.bias, problem.mask
+        bias, factors, mask = problem.bias, problem.factors, problem.mask
         return Recomputed(
             replace(
                 problem,
@@ -131,6 +116,7 @@ class Recomputed:
                 sinks=sinks,
                 lse=lse,
                 bias=None if bias is None else part_of_table(bias, heads=heads, row=row),
+                factors=None if factors is None else part_of_table(factors, heads=heads, row=row),
                 mask=None if mask is None else mask.part(heads=heads, row=row),
             )
         )

@@ -110,7 +110,7 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
     if not isinstance(source, Recomputed):
         raise UnavailableError("only what was computed from queries and keys can be cut out")
     problem, (_, _, i, j) = source.problem, seen.extent
-    if problem.slopes is not None or problem.bias is not None:
+    if not (problem.slopes is problem.bias is problem.factors is None):
         raise UnavailableError("what has a bias cannot be cut out: it is a table of all positions")
     if problem.mask is not None and (rows.stop, keys.stop) != (i, j):
         raise UnavailableError(f"queries {rows} and keys {keys} do not end where the call ends")

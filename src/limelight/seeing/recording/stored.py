@@ -283,10 +283,8 @@ def _put_source(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str
         tensors[f"{prefix}.weights"] = seen.dense()
         return {"kind": "weights"}
     problem = seen.source.problem
-    for name in ("query", "key", "value", "bias", "slopes", "sinks", "lse"):
-        tensor = getattr(problem, name)
-        if tensor is not None:
-            tensors[f"{prefix}.{name}"] = tensor
+    for name, tensor in problem.tensors().items():
+        tensors[f"{prefix}.{name}"] = tensor
     mask = problem.mask
     return {
         "kind": "call",
@@ -343,6 +341,7 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         seed=None,
         sinks=tensors.get(f"{prefix}.sinks"),
         lse=tensors.get(f"{prefix}.lse"),
+        factors=tensors.get(f"{prefix}.factors"),
     )
     check_call(problem, extent)
     if problem.mask is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from limelight.errors import FileError
@@ -67,16 +66,27 @@ def check_call(problem: Problem, extent: Extent) -> None:
         raise FileError(f"{h} query heads cannot share {groups} key heads")
     if len({query.dtype, key.dtype, value.dtype}) > 1:
         raise FileError(f"query, key and value are of {query.dtype}, {key.dtype}, {value.dtype}")
-    if problem.slopes is not None:
-        check_tensor("slopes", problem.slopes, (h,))
-    if problem.bias is not None:
-        try:
-            torch.broadcast_shapes(problem.bias.shape, extent)
-        except RuntimeError:
-            shape = tuple(problem.bias.shape)
-            raise FileError(
-                f"bias has shape {shape}, which does not spread over {tuple(extent)}"
-            ) from None
+    for name, shape in (("slopes", (h,)), ("sinks", (h,)), ("lse", (b, h, i))):
+        tensor = getattr(problem, name)
+        if tensor is not None:
+            check_tensor(name, tensor, shape)
+    for name in ("bias", "factors"):
+        table = getattr(problem, name)
+        if table is not None:
+            _check_spreads(name, table, extent)
+    if problem.sinks is not None and problem.lse is not None:
+        raise FileError("sinks beside a log-sum-exp: one of the two normalises the rows")
+
+
+def _check_spreads(name: str, table: Tensor, extent: Extent) -> None:
+    fits = table.ndim == 4 and all(
+        size in (1, full) for size, full in zip(table.shape, extent, strict=True)
+    )
+    if not fits or not table.is_floating_point():
+        raise FileError(
+            f"{name} is {table.dtype} of shape {tuple(table.shape)}, which does not spread over "
+            f"{tuple(extent)}"
+        )
 
 
 def check_flow(flow: Flow, extent: Extent) -> None:

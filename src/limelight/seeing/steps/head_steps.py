@@ -64,7 +64,7 @@ class Attended(NamedTuple):
     def of(cls, problem: Problem) -> Attended:
         """By the reference, whatever implementation ran."""
         scores = reference.scores(problem)
-        weights, _ = reference.shared(problem, scores)
+        weights, _ = reference.normalise(problem, scores)
         value = reference.wide(problem.value)
         heads = reference.mix(weights, value, reference.allowed(problem, reference.whole(problem)))
         return cls(scores[0], weights[0], heads[0])
@@ -166,7 +166,12 @@ def _attention(
         masked += " where mask is 1, −∞ where it is 0"
         mask = allowed.expand(problem.extent)[0, head].to(weights.dtype)
         added.append(Step("mask", f"1 where {problem.mask.name()} lets a token look", "i j", mask))
+    if problem.factors is not None:
+        factors = problem.factors.expand(problem.extent)[0, head].to(weights.dtype)
+        added.append(Step("factors", "given: what the weights are multiplied by", "i j", factors))
     softmax, sums, shares = "softmax of each row of masked", weights.sum(-1), list[Step]()
+    if problem.factors is not None:
+        softmax += " + log(factors)"
     if not problem.rows_sum_to_one:
         by = "a given log-sum-exp" if problem.lse is not None else "its keys and a sink"
         shares = [Step("share", f"what its keys draw of a row normalised by {by}", "i", sums)]

@@ -251,7 +251,7 @@ def _configured(module: nn.Module, name: str) -> bool:
 @torch.no_grad()
 def _dense_weights(problem: Problem) -> Tensor:
     """All weights as one tensor, without gradient as those of a `Seen` are: `b h i j`."""
-    return reference.shared(problem, reference.scores(problem))[0]
+    return reference.normalise(problem, reference.scores(problem))[0]
 
 
 def _mask_and_bias(

@@ -73,7 +73,7 @@ def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
 
 
 def _part(problem: Problem, rows: range, keys: range) -> Problem:
-    bias, lse = problem.bias, problem.lse
+    bias, factors, lse = problem.bias, problem.factors, problem.lse
     return replace(
         problem,
         lse=None if lse is None else lse[:, :, rows.start : rows.stop],
@@ -82,6 +82,7 @@ def _part(problem: Problem, rows: range, keys: range) -> Problem:
         value=problem.value[:, :, keys.start : keys.stop],
         mask=_part_of_mask(problem, rows, keys),
         bias=None if bias is None else _part_of_table(bias, rows, keys),
+        factors=None if factors is None else _part_of_table(factors, rows, keys),
     )
 
 
