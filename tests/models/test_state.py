@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
@@ -59,6 +60,15 @@ def test_info_says_where_each_number_came_from(tmp_path: Path) -> None:
     smollm2 = describe("smollm2")
     assert smollm2.sources["kv_heads"] == "llama.attention.head_count_kv"
     assert smollm2.formats["Q4_1"] == 210
+    first_line = CliRunner().invoke(app, ["info", "smollm2"]).stdout.splitlines()[0]
+    assert first_line == "smollm2: Llama decoder"
+    config = transformers.MistralConfig(
+        vocab_size=20, hidden_size=16, intermediate_size=24, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8,
+    )  # fmt: skip
+    transformers.MistralForCausalLM(config).save_pretrained(tmp_path / "mistral")
+    mistral = CliRunner().invoke(app, ["info", str(tmp_path / "mistral")]).stdout
+    assert mistral.splitlines()[0].endswith("mistral: Llama decoder, called mistral")
     ll.save(ll.Decoder(CONFIG), tmp_path)
     own = CliRunner().invoke(app, ["info", str(tmp_path)]).stdout
     assert "kv_heads" in own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -29,7 +30,9 @@ def info(
     from limelight.cli.streams import one_line
 
     formats = ", ".join(f"{count} {kind}" for kind, count in about.formats.items())
-    print(f"{one_line(about.name)}: {about.family} {about.config.kind}")
+    same = about.model_type == re.sub(r"\W", "", about.family).lower()
+    called = "" if same else f", called {one_line(about.model_type)}"
+    print(f"{one_line(about.name)}: {about.family} {about.config.kind}{called}")
     print(f"  {one_line(about.path)}")
     print(f"  {about.parameters:,} parameters in {about.tensors} tensors ({formats})")
     plain = about.as_dict()["config"]

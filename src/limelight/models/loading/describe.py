@@ -78,6 +78,9 @@ class Description:
     name: str
     path: str
     family: str
+    """whose structure it has"""
+    model_type: str
+    """what its files call it: a Mistral model has the structure of Llama"""
     config: Config
     sources: Mapping[str, str]
     """where each field of the config came from"""
@@ -95,6 +98,7 @@ class Description:
             "name": self.name,
             "path": self.path,
             "family": self.family,
+            "model_type": self.model_type,
             "kind": config.kind,
             "parameters": self.parameters,
             "tensors": self.tensors,
@@ -120,17 +124,20 @@ def describe(name_or_path: str | Path) -> Description:
         hf = gguf.config()
         with read_from(path):
             family, config = family_of(hf).name, config_from_hf(hf)
+        model_type = gguf.architecture
         weights, sources = gguf, _gguf_sources(config, gguf, family)
     elif is_file(path / OWN):
         stored = take(read_json(path / OWN), "config", dict, {})
         with read_from(path / OWN):
             family, config = "Limelight", Config.from_dict(stored)
+        model_type = "limelight"
         weights = Safetensors.in_folder(path)
         sources = _sources(config, {name: f"{OWN}: {name}" for name in stored}, "Config")
     else:
         hf = read_json(path / "config.json")
         with read_from(path / "config.json"):
             family, config = family_of(hf).name, config_from_hf(hf)
+        model_type = str(hf.get("model_type"))
         weights = Safetensors.in_folder(path)
         sources = _sources(config, _hugging_face_sources(hf), f"the {family} family")
     check_sizes(config, weights)
@@ -138,6 +145,7 @@ def describe(name_or_path: str | Path) -> Description:
         name=str(name_or_path),
         path=str(path),
         family=family,
+        model_type=model_type,
         config=config,
         sources=sources,
         parameters=sum(slot.numel() for slot in empty_model(config).parameters()),
