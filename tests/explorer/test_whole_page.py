@@ -96,3 +96,14 @@ def test_every_panel_is_accessible_and_fits_a_narrow_screen(opened: Opened, pane
             if each["impact"] in ("serious", "critical")
         ]
         assert bad == [], (scheme, bad)
+
+
+def test_the_chosen_tab_stays_in_view_when_the_window_is_narrowed(opened: Opened) -> None:
+    page = opened("#panel=generation&model=smollm2", viewport={"width": 1280, "height": 900})
+    page.locator("#tab-generation[aria-selected=true]").wait_for()
+    page.set_viewport_size({"width": 390, "height": 844})
+    until(
+        page,
+        "(() => { const box = document.getElementById('tab-generation').getBoundingClientRect();"
+        " return box.left >= 0 && box.right <= innerWidth; })()",
+    )

@@ -295,12 +295,18 @@ function createTabs(app) {
       tabs[k].tabIndex = name === state.panel ? 0 : -1;
     });
     about.textContent = PANELS[state.panel].about;
-    // on a narrow screen the row of tabs is swiped
-    const chosen = tabs[names.indexOf(state.panel)];
-    if (state.panel !== shown && list.scrollWidth > list.clientWidth) list.scrollLeft = chosen.offsetLeft - (list.clientWidth - chosen.offsetWidth) / 2;
+    if (state.panel === shown) return;
     shown = state.panel;
+    follow();
+  }
+
+  // On a narrow screen the row of tabs is swiped: the chosen one stays in view, also when the window is narrowed.
+  function follow() {
+    const chosen = tabs[names.indexOf(shown)];
+    if (chosen && list.scrollWidth > list.clientWidth) list.scrollLeft = chosen.offsetLeft - (list.clientWidth - chosen.offsetWidth) / 2;
   }
   const list = html("div", { class: "tabs", role: "tablist" }, ...tabs);
   let shown = "";
+  new ResizeObserver(follow).observe(list);
   return { element: html("nav", { class: "tabs-row", "aria-label": "Panels" }, list, why, about), show };
 }
