@@ -19,8 +19,7 @@ from limelight.insight.result import Result
 from limelight.insight.rollout import rolled_out
 from limelight.insight.runner import eval_mode, runner_for, through_the_seam
 from limelight.insight.table import Table
-from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Recomputed
+from limelight.insight.value_norms import value_norms
 from limelight.rng import generator_for
 from limelight.seeing.recording.picks import Pick, find_tokens
 from limelight.seeing.recording.recording import Link
@@ -337,7 +336,7 @@ def _result(clean: CleanRun, text: str, measured: dict[str, Any], seed: int) -> 
     start = torch.zeros(len(runner.inputs))
     start[place] = 1.0
     weight = torch.stack([seen.rows([place])[0, :, 0] for seen in clean.layers]).cpu()
-    value = weight * torch.stack([_value_sizes(seen) for seen in clean.layers])
+    value = weight * torch.stack([value_norms(seen)[0].cpu() for seen in clean.layers])
     rolled = rolled_out(clean.layers, start)
     result = Cause(
         text=text,
@@ -356,13 +355,6 @@ def _result(clean: CleanRun, text: str, measured: dict[str, Any], seed: int) -> 
     object.__setattr__(result, "link_correlations", correlations(result.by_link, seed=seed))
     object.__setattr__(result, "token_correlations", correlations(result.by_token, seed=seed))
     return result
-
-
-def _value_sizes(seen: Seen) -> Tensor:
-    """‖value‖ of each key in each head: h j."""
-    assert isinstance(seen.source, Recomputed)
-    value = seen.source.problem.value[0]
-    return value.norm(dim=-1).repeat_interleave(seen.extent.h // len(value), dim=0).cpu()
 
 
 def _place(at: int, shape: Sequence[int]) -> tuple[int, int, int]:

@@ -19,9 +19,9 @@ from limelight.insight.runner import (
     runner_for,
 )
 from limelight.insight.table import Table
+from limelight.insight.value_norms import value_norms
 from limelight.models.loading.pretrained import load
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Recomputed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -214,10 +214,8 @@ def _value_weighted(layers: Sequence[Seen], places: list[int]) -> Tensor:
     """Σ over heads of ‖weight · value‖, from each token to the word: l n."""
     flows: list[Tensor] = []
     for seen in layers:
-        assert isinstance(seen.source, Recomputed)
-        size = seen.source.problem.value[0].norm(dim=-1)
-        size = size.repeat_interleave(seen.extent.h // len(size), dim=0)
-        flows.append((seen.rows(places)[0].mean(1) * size).sum(0).double().cpu())
+        rows = seen.rows(places)[0].mean(1)
+        flows.append((rows * value_norms(seen)[0]).sum(0).double().cpu())
     return torch.stack(flows)
 
 

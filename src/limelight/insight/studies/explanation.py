@@ -14,9 +14,9 @@ from limelight.insight.rank_correlation import spearman
 from limelight.insight.rollout import rolled_out
 from limelight.insight.runner import eval_mode, runner_for, through_the_seam
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
+from limelight.insight.value_norms import value_norms
 from limelight.models.loading.pretrained import load
 from limelight.ops.calls import AttentionCall, Interceptor, intercept
-from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.rng import generator_for
 from limelight.seeing.recording.picks import find_tokens
@@ -131,9 +131,7 @@ def _weights(clean: CleanRun, place: int, *, valued: bool) -> Tensor:
     for seen in clean.layers:
         rows = seen.rows([place])[0, :, 0].double()
         if valued:
-            assert isinstance(seen.source, Recomputed)
-            lengths = seen.source.problem.value[0].norm(dim=-1).double()
-            rows = rows * lengths.repeat_interleave(len(rows) // len(lengths), dim=0)
+            rows = rows * value_norms(seen)[0].double()
         total += rows.mean(0).cpu()
     return total / len(clean.layers)
 
