@@ -77,6 +77,16 @@ def words(tokens: Sequence[Token]) -> list[list[int]]:
     return list(by_word.values())
 
 
+def word_indices(tokens: Sequence[Token]) -> list[int]:
+    """The word of each token, as its index in `words`.
+
+    >>> word_indices(place_tokens("a pin", [(0, 1), (2, 4), (4, 5)], ["?"] * 3, [False] * 3))
+    [0, 1, 1]
+    """
+    indices: dict[int, int] = {}
+    return [indices.setdefault(token.word, len(indices)) for token in tokens]
+
+
 def word_at(tokens: Sequence[Token], index: int) -> str:
     """The word that a token belongs to, whole: what a reader would call it.
 

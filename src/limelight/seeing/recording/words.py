@@ -10,64 +10,56 @@ from torch import Tensor
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.recording import Recording
-from limelight.seeing.recording.tokens import Token, words
+from limelight.seeing.recording.tokens import Token, word_indices, words
 
 
 def merge_words(recording: Recording) -> Recording:
-    """Tokens of a word become one: weights to them are added, weights from them averaged.
-
-        merged_uv = 1/|u| Σ_{i in word u} Σ_{j in word v} weights_ij
+    """The recording with a token for each word and `word_weights` in place of its weights.
 
     Rows still sum to one. The merged weights are dense, so this is for texts one can read.
     """
-    rows, row_words = _membership(recording.queries, recording.query_text)
-    columns, column_words = _membership(recording.tokens, recording.text)
-    layers: list[Seen] = []
-    for seen in recording.layers:
-        to = columns.to(seen.device, seen.dtype)
-        out = rows.to(seen.device, seen.dtype)
-        merged = (out / out.sum(1, keepdim=True)) @ seen.dense() @ to.T
-        layers.append(Seen.of_weights(merged, _without_values(seen)))
     same = recording.queries is recording.tokens
     return replace(
         recording,
-        tokens=column_words,
-        queries=() if same else row_words,
-        layers=tuple(layers),
+        tokens=_word_tokens(recording.tokens, recording.text),
+        queries=() if same else _word_tokens(recording.queries, recording.query_text),
+        layers=tuple(
+            Seen.of_weights(word_weights(recording, seen.dense()), _without_values(seen))
+            for seen in recording.layers
+        ),
         flows=(),
         made={**recording.made, "merged": "tokens merged to words"},
     )
 
 
 def word_weights(recording: Recording, weights: Tensor) -> Tensor:
-    """The weights of one head, `i j`, by words: added up to a word's tokens, averaged from them."""
+    """Weights `… i j` by words, `… u v`: summed over a word's keys, averaged over its queries.
+
+    merged_uv = 1/|u| Σ_{i in word u} Σ_{j in word v} weights_ij
+    """
     rows, columns = (
-        torch.tensor(_places(tokens)) for tokens in (recording.queries, recording.tokens)
+        torch.tensor(word_indices(tokens), dtype=torch.int64, device=weights.device)
+        for tokens in (recording.queries, recording.tokens)
     )
-    count = int(columns.max()) + 1 if len(columns) else 0
-    summed = weights.new_zeros(weights.shape[0], count).index_add_(1, columns, weights)
-    sizes = rows.bincount()
-    added = weights.new_zeros(len(sizes), count).index_add_(0, rows, summed)
-    return added / sizes[:, None]
+    sizes, count = rows.bincount(), len(columns.unique())
+    summed = weights.new_zeros(*weights.shape[:-1], count).index_add_(-1, columns, weights)
+    merged = summed.new_zeros(*weights.shape[:-2], len(sizes), count).index_add_(-2, rows, summed)
+    return merged / sizes[:, None]
 
 
-def _places(tokens: tuple[Token, ...]) -> list[int]:
-    """The word of each token, counted from 0."""
-    places: dict[int, int] = {}
-    return [places.setdefault(token.word, len(places)) for token in tokens]
+def has_merged_words(recording: Recording) -> bool:
+    """Whether some word has several tokens."""
+    sides = (recording.queries, recording.tokens)
+    return any(len(words(tokens)) < len(tokens) for tokens in sides)
 
 
-def _membership(tokens: tuple[Token, ...], text: str) -> tuple[Tensor, tuple[Token, ...]]:
-    """Which word each token belongs to, `words tokens`, and the words."""
-    groups = words(tokens)
-    belongs = torch.zeros(len(groups), len(tokens))
+def _word_tokens(tokens: tuple[Token, ...], text: str) -> tuple[Token, ...]:
     merged: list[Token] = []
-    for number, group in enumerate(groups):
-        belongs[number, group] = 1
+    for number, group in enumerate(words(tokens)):
         first, last = tokens[group[0]], tokens[group[-1]]
         shown = text[first.start : last.end] or "".join(tokens[index].text for index in group)
         merged.append(Token(shown, first.start, last.end, number, first.special))
-    return belongs, tuple(merged)
+    return tuple(merged)
 
 
 def _without_values(seen: Seen) -> Lens:

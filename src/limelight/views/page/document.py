@@ -62,8 +62,8 @@ from limelight.labels import visible
 from limelight.ops.lens.sources import Recomputed
 from limelight.ops.problem import Problem
 from limelight.seeing.recording.recording import Link, Recording
-from limelight.seeing.recording.tokens import Token, words
-from limelight.seeing.recording.words import word_weights
+from limelight.seeing.recording.tokens import Token, word_indices, words
+from limelight.seeing.recording.words import has_merged_words, word_weights
 from limelight.views.overview import overview
 from limelight.views.page.packing import (
     packed,
@@ -205,7 +205,7 @@ def _whole(recording: Recording, layer: int, head: int, detail: Detail) -> dict[
     weights = recording.weights(layer, head).float().cpu().nan_to_num(0.0, 0.0, 0.0)
     hidden = sorted(summary(recording).background)
     merged = None
-    if not _single(recording.queries) or not _single(recording.tokens):
+    if has_merged_words(recording):
         merged = packed_weights(word_weights(recording, weights), fine=detail.fine)
     seen, position = recording.seen(layer), recording.head_position(head)
     known = isinstance(seen.source, Recomputed) and detail.fine
@@ -391,18 +391,12 @@ def _link(link: Link) -> dict[str, Any]:
     return {name: getattr(link, name) for name in ("layer", "head", "query", "key", "weight")}
 
 
-def _single(tokens: Sequence[Token]) -> bool:
-    """Whether each token is a word of its own."""
-    return all(len(group) == 1 for group in words(tokens))
-
-
 def _side(
     tokens: Sequence[Token], text: str, background: set[int] | frozenset[int]
 ) -> dict[str, Any]:
     groups = words(tokens)
     firsts = [tokens[group[0]] for group in groups]
     lasts = [tokens[group[-1]] for group in groups]
-    place = {first.word: place for place, first in enumerate(firsts)}
     spelled = [
         text[first.start : last.end] or first.text
         for first, last in zip(firsts, lasts, strict=True)
@@ -412,7 +406,7 @@ def _side(
         "tight": _tight(tokens, tokens),
         "background": sorted(background),
         "special": [index for index, token in enumerate(tokens) if token.special],
-        "words": [place[token.word] for token in tokens],
+        "words": word_indices(tokens),
         "merged": None,
     }
     if len(groups) < len(tokens):
