@@ -8,6 +8,7 @@ import torch
 import limelight as ll
 from explorer.conftest import SENTENCE
 from explorer.panels import Opened, drawn, three, until
+from limelight.insight.summary import background, summary
 from limelight.seeing.recording.recording import Recording
 
 
@@ -118,7 +119,7 @@ def test_who_asks_and_who_answers_are_both_in_view(opened: Opened, width: int) -
     assert links.evaluate("(frame) => frame.scrollHeight <= frame.clientHeight + 1")
 
 
-def test_heads_are_sorted_by_what_they_do(opened: Opened) -> None:
+def test_heads_are_sorted_by_what_they_do(opened: Opened, rec: Recording) -> None:
     page = opened()
     drawn(page, "attention")
     labels = ll.head_labels("minilm")
@@ -133,6 +134,10 @@ def test_heads_are_sorted_by_what_they_do(opened: Opened) -> None:
     assert order[0] == "previous"
     assert order[1 : 1 + len(first)] == [f"Layer {head.replace('.', ', head ')}" for head in first]
     assert sum(name.startswith("Layer") for name in order) == 72
+    # sharpest first, in the bits that the caption and the page name
+    page.select_option("select[aria-label='Sort heads']", "entropy")
+    sharpest = page.locator("div.cells > .cell").first.get_attribute("aria-label") or ""
+    assert sharpest.endswith(f": {float(summary(rec).entropy.min()):.2f}")
 
 
 def test_value_weights_words_background_and_scale(opened: Opened, rec: Recording) -> None:
@@ -144,7 +149,11 @@ def test_value_weights_words_background_and_scale(opened: Opened, rec: Recording
     until(page, f"document.querySelector('.story').innerText.includes('{three(carried)}')")
     page.get_by_role("button", name="Value-weighted").click()
     page.get_by_role("button", name="Words").click()
-    page.locator(".sentence .token", has_text="didn't").wait_for()
+    page.locator(".sentence .token", has_text="didn't").hover()
+    words = rec.by_words()
+    row = words.row(3, 1, "didn't")
+    row[sorted(background(words))] = 0
+    until(page, f"document.querySelector('.story').innerText.includes('{three(row.max())}')")
     page.get_by_role("button", name="Background").click()
     page.get_by_role("button", name="Log scale").click()
     page.locator(".sentence .token", has_text="[CLS]").hover()

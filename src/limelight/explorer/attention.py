@@ -16,8 +16,10 @@ from limelight.explorer.long import weights_between
 from limelight.explorer.patterns import MAX_TOKENS as MAX_PATTERNS
 from limelight.explorer.patterns import PATTERNS, patterns
 from limelight.explorer.worker import Job
+from limelight.insight.value_norms import value_norms
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.words import has_merged_words, word_weights
 from limelight.views.page.document import description, patch_shares
 
 MAX_WEIGHTS = 1_500_000
@@ -51,8 +53,7 @@ def describe(recording: Recording, kind: str, name: str) -> bytes:
     """The tokens, where to begin, and the weights of all heads, or a small map of each.
 
     `weights` l h i j where they are few, else `thumbs` l h r c: the largest weight of each cell.
-    `norms` l h j: the length of each value vector, where heads travel whole. `patterns` l h p: see
-    `patterns`.
+    `patterns` l h p: see `patterns`.
     """
     shape = (len(recording.layers), *recording.layers[0].extent[1:])
     header: dict[str, Any] = {
@@ -66,14 +67,9 @@ def describe(recording: Recording, kind: str, name: str) -> bytes:
         arrays["weights"] = torch.stack([seen.dense()[0].float() for seen in recording.layers])
     else:
         arrays["thumbs"] = torch.stack([_thumb(seen.map.max[0]) for seen in recording.layers])
-    longest = max(len(recording.queries), len(recording.tokens))
-    if longest <= MAX_PATTERNS:
+    if max(len(recording.queries), len(recording.tokens)) <= MAX_PATTERNS:
         header["patterns"] = PATTERNS
         arrays["patterns"] = patterns(recording, arrays.get("weights"))
-    arrays["entropy"] = torch.stack([seen.entropy[0].float().mean(-1) for seen in recording.layers])
-    norms = value_norms(recording) if longest <= MAX_WHOLE else None
-    if norms is not None:
-        arrays["norms"] = norms
     picture = recording.picture
     if picture is not None:
         pixels, arrays["pixels"] = picture.pixels, picture.pixels
@@ -87,12 +83,20 @@ def describe(recording: Recording, kind: str, name: str) -> bytes:
     return frame(header, arrays)
 
 
-def head_frame(recording: Recording, layer: int, head: int) -> bytes:
-    """All weights of one head: `weights` i j."""
+def head_frame(recording: Recording, layer: int, head: int, *, valued: bool) -> bytes:
+    """All weights of one head: `weights` i j; where tokens make words, `merged` u v by words.
+
+    Valued: each weight is multiplied by the length of its value vector, where values are known.
+    """
     _check_whole(recording)
-    return frame(
-        {"layer": layer, "head": head}, {"weights": recording.weights(layer, head).float()}
-    )
+    seen, position = recording.seen(layer), recording.head_position(head)
+    weights = recording.weights(layer, head).float()
+    if valued and isinstance(seen.source, Recomputed):
+        weights = weights * value_norms(seen)[0, position].float()
+    arrays = {"weights": weights}
+    if has_merged_words(recording):
+        arrays["merged"] = word_weights(recording, weights)
+    return frame({"layer": layer, "head": head}, arrays)
 
 
 def link_frame(
@@ -123,18 +127,6 @@ def link_frame(
             total += weights[0].float().sum((-2, -1)).cpu()
         sums.append(total / len(queries))
     return frame({"queries": list(queries), "keys": list(keys)}, {"weights": torch.stack(sums)})
-
-
-def value_norms(recording: Recording) -> Tensor | None:
-    """The length of each key's value vector: `l h j`; None where values are not known."""
-    norms: list[Tensor] = []
-    for seen in recording.layers:
-        if not isinstance(seen.source, Recomputed):
-            return None
-        problem = seen.source.problem
-        lengths = problem.value[0].float().norm(dim=-1)
-        norms.append(lengths.repeat_interleave(problem.query.shape[1] // lengths.shape[0], dim=0))
-    return torch.stack(norms)
 
 
 def _thumb(cells: Tensor) -> Tensor:

@@ -69,13 +69,13 @@ def add_routes(
         return await dispatcher.events(work)
 
     @app.post("/api/head", responses=frames, response_class=Response)
-    async def head(request: Request, body: schemas.HeadRequest) -> Response:
-        """All weights of one head: `weights` i j."""
+    async def head(request: Request, body: schemas.WeightsRequest) -> Response:
+        """All weights of one head, by tokens and by words: `weights` i j, `merged` u v."""
 
         def answer(rec: Recording, _: Job) -> bytes:
             from limelight.explorer.attention import head_frame
 
-            return head_frame(rec, body.layer, body.head)
+            return head_frame(rec, body.layer, body.head, valued=body.valued)
 
         return await dispatcher.frame(request, body, answer)
 

@@ -41,6 +41,12 @@ class HeadRequest(TextRequest):
     head: Place
 
 
+class WeightsRequest(HeadRequest):
+    """The weights of one head; valued: times the length of the value vector."""
+
+    valued: bool = False
+
+
 Places = Annotated[list[Place], Field(min_length=1, max_length=MAX_TOKENS)]
 
 

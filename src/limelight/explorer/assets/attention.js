@@ -102,7 +102,7 @@ export function create(app) {
       const places = /** @type {[number, number][]} */ ([[state.layer, state.head], ...(coloured ? [] : state.others)]);
       let head;
       try {
-        head = await text.head(places, state.valued);
+        head = await text.head(places, state);
         if (coloured) await panels.overlay.load(text, [[state.layer, state.head], ...state.others], state);
       } catch (error) {
         app.fail(error);

@@ -88,7 +88,7 @@ export function create(app) {
     const inside = place && place[0] < second.spec.layers.length && place[1] < second.spec.heads.length;
     const at = inside && place ? place : /** @type {[number, number]} */ ([Math.min(state.layer, second.spec.layers.length - 1), Math.min(state.head, second.spec.heads.length - 1)]);
     [layer.selectedIndex, head.selectedIndex] = at;
-    const [one, two] = await Promise.all([first.head([[state.layer, state.head]], state.valued), second.head([at], state.valued)]);
+    const [one, two] = await Promise.all([first.head([[state.layer, state.head]], state), second.head([at], state)]);
     if (mine !== draws) return; // stale: never drawn
     const pairs = aligned(first.spec.queries.labels, second.spec.queries.labels);
     const row = state.locked !== null && pairs.some(([i]) => i === state.locked) ? state.locked : pairs.find(([i]) => !first.spec.keys.background.includes(i))?.[0] ?? 0;

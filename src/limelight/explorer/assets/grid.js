@@ -102,7 +102,7 @@ export function createGrid(app, { several } = { several: true }) {
     const read = /** @type {ReadText} */ (text);
     const pattern = read.spec.patterns.indexOf(sort.value);
     if (pattern >= 0) return Float32Array.from(thumbs, ({ place }) => read.pattern(place, pattern));
-    if (sort.value === "entropy") return Float32Array.from(thumbs, ({ place }) => -read.arrays.entropy.values[place]);
+    if (sort.value === "entropy") return Float32Array.from(thumbs, ({ place }) => -read.spec.summary.entropy[place]);
     return null;
   }
 

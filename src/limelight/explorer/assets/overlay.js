@@ -26,7 +26,7 @@ export function createOverlay(app) {
   async function load(text, places, state) {
     layers = await Promise.all(places.map(async ([layer, head]) => ({
       name: `${text.spec.layers[layer]}.${text.spec.heads[head]}`,
-      view: derive(text.spec, await text.head([[layer, head]], state.valued), state, app.palette()),
+      view: derive(text.spec, await text.head([[layer, head]], state), state, app.palette()),
     })));
   }
 

@@ -5,8 +5,8 @@ import { requestFrame } from "./api.js";
 
 /** @typedef {import("../../views/page/assets/numbers.js").Head} Head */
 /** @typedef {import("../../views/page/assets/numbers.js").Spec} Spec */
-/** @typedef {import("../../views/page/assets/numbers.js").TokenSide} TokenSide */
 /** @typedef {import("./api.js").Frame} Frame */
+/** @typedef {{ tokens: Matrix, merged: Matrix | null }} Weights */
 
 const KEPT = 64; // heads that stay, of a text whose heads come singly
 
@@ -21,7 +21,7 @@ export class ReadText {
     this.arrays = arrays;
     this.rows = this.spec.queries.labels.length;
     this.columns = this.spec.keys.labels.length;
-    /** @type {Map<number, Promise<Matrix>>} */
+    /** @type {Map<string, Promise<Weights>>} */
     this.kept = new Map();
   }
 
@@ -36,21 +36,29 @@ export class ReadText {
   }
 
   /** The weights of a head, by positions. @param {number} layer @param {number} head @returns {Promise<Matrix>} */
-  matrix(layer, head) {
-    const place = this.place(layer, head);
-    const { weights } = this.arrays;
-    if (weights) return Promise.resolve(this.slice(place));
-    let found = this.kept.get(place);
-    if (!found) {
+  async matrix(layer, head) {
+    return this.arrays.weights ? this.slice(this.place(layer, head)) : (await this.requested(layer, head, false)).tokens;
+  }
+
+  /**
+   * The weights of a head from the server, which merges words and multiplies by the lengths of values.
+   * @param {number} layer position
+   * @param {number} head position
+   * @param {boolean} valued
+   */
+  requested(layer, head, valued) {
+    const key = `${layer}.${head} ${valued}`;
+    let weights = this.kept.get(key);
+    if (!weights) {
       const numbers = { layer: this.spec.layers[layer], head: this.spec.heads[head] };
-      found = requestFrame("/api/head", { ...this.request, ...numbers }).then(({ arrays }) => (
-        new Matrix(this.rows, this.columns, /** @type {Float32Array} */ (arrays.weights.values))));
-      found.catch(() => this.kept.delete(place)); // another try may succeed
+      weights = requestFrame("/api/head", { ...this.request, ...numbers, valued }).then(({ arrays }) => (
+        { tokens: matrixOf(arrays.weights), merged: arrays.merged ? matrixOf(arrays.merged) : null }));
+      weights.catch(() => this.kept.delete(key)); // another try may succeed
     }
-    this.kept.delete(place);
-    this.kept.set(place, found);
-    if (this.kept.size > KEPT) this.kept.delete(/** @type {number} */ (this.kept.keys().next().value));
-    return found;
+    this.kept.delete(key);
+    this.kept.set(key, weights);
+    if (this.kept.size > KEPT) this.kept.delete(/** @type {string} */ (this.kept.keys().next().value));
+    return weights;
   }
 
   /** @param {number} place */
@@ -63,26 +71,19 @@ export class ReadText {
   /**
    * One head, or the mean of several, as the shared panels take it.
    * @param {[number, number][]} places
-   * @param {boolean} valued weights times the length of the value they carry
+   * @param {{ valued: boolean, words: boolean }} state valued: weights times the length of their value; words: also by words
    * @returns {Promise<Head>}
    */
-  async head(places, valued) {
-    const matrices = await Promise.all(places.map(async ([layer, head]) => {
-      const matrix = await this.matrix(layer, head);
-      return valued ? this.carried(matrix, this.place(layer, head)) : matrix;
-    }));
-    const tokens = matrices.length === 1 ? matrices[0] : mean(matrices);
-    const { queries, keys } = this.spec;
-    const merged = queries.merged || keys.merged ? byWords(tokens, queries, keys) : null;
-    return { tokens, merged, sums: sums(tokens, keys.background), lse: null, channels: null, links: null, map: null, tiles: [] };
-  }
-
-  /** weight · ‖value‖. @param {Matrix} matrix @param {number} place */
-  carried(matrix, place) {
-    const { norms } = this.arrays;
-    if (!norms) return matrix;
-    const lengths = norms.values.subarray(place * this.columns, (place + 1) * this.columns);
-    return new Matrix(matrix.rows, matrix.columns, matrix.values.map((weight, k) => weight * lengths[k % matrix.columns]));
+  async head(places, { valued, words }) {
+    const requests = places.map(async ([layer, head]) => (
+      valued || words ? this.requested(layer, head, valued) : { tokens: await this.matrix(layer, head), merged: null }));
+    const heads = await Promise.all(requests);
+    const tokens = mean(heads.map((head) => head.tokens));
+    const merged = heads.flatMap((head) => head.merged ?? []);
+    return {
+      tokens, merged: merged.length ? mean(merged) : null, sums: sums(tokens, this.spec.keys.background),
+      lse: null, channels: null, links: null, map: null, tiles: [],
+    };
   }
 
   /**
@@ -113,8 +114,14 @@ export class ReadText {
   }
 }
 
+/** @param {import("./api.js").NumberArray} array */
+function matrixOf({ shape: [rows, columns], values }) {
+  return new Matrix(rows, columns, /** @type {Float32Array} */ (values));
+}
+
 /** @param {Matrix[]} matrices */
 function mean(matrices) {
+  if (matrices.length === 1) return matrices[0];
   const values = new Float32Array(matrices[0].values.length);
   for (const matrix of matrices) matrix.values.forEach((value, k) => { values[k] += value / matrices.length; });
   return new Matrix(matrices[0].rows, matrices[0].columns, values);
@@ -122,30 +129,10 @@ function mean(matrices) {
 
 /** What each row gives in all, and what of it to background tokens. @param {Matrix} matrix @param {number[]} background */
 function sums(matrix, background) {
-  const found = new Float32Array(2 * matrix.rows);
+  const totals = new Float32Array(2 * matrix.rows);
   for (let i = 0; i < matrix.rows; i += 1) {
-    found[2 * i] = matrix.row(i).reduce((total, weight) => total + weight, 0);
-    found[2 * i + 1] = background.reduce((total, column) => total + matrix.at(i, column), 0);
+    totals[2 * i] = matrix.row(i).reduce((total, weight) => total + weight, 0);
+    totals[2 * i + 1] = background.reduce((total, column) => total + matrix.at(i, column), 0);
   }
-  return found;
-}
-
-/**
- * What a word receives is summed over its tokens, what it gives is averaged.
- * @param {Matrix} matrix
- * @param {TokenSide} queries
- * @param {TokenSide} keys
- */
-function byWords(matrix, queries, keys) {
-  const rows = (queries.merged ?? queries).labels.length;
-  const columns = (keys.merged ?? keys).labels.length;
-  const sizes = new Float64Array(rows);
-  for (const word of queries.words) sizes[word] += 1;
-  const values = new Float32Array(rows * columns);
-  for (let i = 0; i < matrix.rows; i += 1) {
-    for (let j = 0; j < matrix.columns; j += 1) {
-      values[queries.words[i] * columns + keys.words[j]] += matrix.at(i, j) / sizes[queries.words[i]];
-    }
-  }
-  return new Matrix(rows, columns, values);
+  return totals;
 }
