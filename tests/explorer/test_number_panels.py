@@ -10,6 +10,7 @@ import torch
 import limelight as ll
 from explorer.conftest import SENTENCE
 from explorer.panels import Opened, drawn, signed, three, until
+from limelight.insight.shift import Shift
 from limelight.seeing.recording.recording import Recording
 
 OTHER = "The animal didn't cross the street because it was too wide."
@@ -87,9 +88,9 @@ def test_the_parts_of_a_score_are_the_library_s(opened: Opened, rec: Recording) 
     until(page, "document.querySelector('.why-panel .answer').innerText === 'street'")
     street = ll.why(rec, 3, 1, "it", "street")
     assert page.locator("[data-score]").inner_text() == signed(street.score)
-    found: dict[str, Any] = {}
-    exec(page.locator(".why-panel .code").text_content() or "", found)
-    assert found["why"].score == pytest.approx(street.score, abs=1e-9)
+    namespace: dict[str, Any] = {}
+    exec(page.locator(".why-panel .code").text_content() or "", namespace)
+    assert namespace["why"].score == pytest.approx(street.score, abs=1e-9)
     # exact where norms come first: a decoder, whose later tokens cannot be chosen
     page = opened("#panel=why&model=smollm2&text=The+cat+sat+on+the+mat&head=2.0&token=4&to=1")
     drawn(page, "why-panel")
@@ -99,7 +100,7 @@ def test_the_parts_of_a_score_are_the_library_s(opened: Opened, rec: Recording) 
     assert page.locator(".link-choice .token[disabled]").count() == 1
 
 
-def test_the_way_of_a_word_is_the_library_s(opened: Opened) -> None:
+def test_the_path_of_a_word_is_that_of_the_library(opened: Opened) -> None:
     page = opened("#panel=meaning&text=I+love+apple+phones")
     drawn(page, "meaning")
     sentences = ["I love apple phones", "I love apple pie"]
@@ -114,27 +115,27 @@ def test_the_way_of_a_word_is_the_library_s(opened: Opened) -> None:
             for card in page.locator(".meaning [data-sentence]").all()
         ]
 
-    def expected(way: ll.Shift) -> list[list[list[str]]]:
+    def expected(shift: Shift) -> list[list[list[str]]]:
         return [
             [
                 [signed(float(s[0, g])), signed(float(s[-1, g])), change(float(s[-1, g] - s[0, g]))]
                 for g in range(s.shape[1])
             ]
-            for s in way.similarity
+            for s in shift.similarity
         ]
 
     def change(value: float) -> str:
         return ("+" if value >= 0 else "") + signed(value)
 
-    way = ll.shift("apple", sentences, groups)
+    shift = ll.shift("apple", sentences, groups)
     assert page.locator("[data-nearest]").all_inner_texts() == ["tech", "fruit"]
-    assert shown() == expected(way)
+    assert shown() == expected(shift)
     cells = page.locator(".all-layers tbody td")
-    flat = way.similarity.transpose(0, 1).flatten().tolist()
+    flat = shift.similarity.transpose(0, 1).flatten().tolist()
     assert cells.all_text_contents() == [signed(value) for value in flat]
-    found: dict[str, Any] = {}
-    exec(page.locator(".meaning .code").text_content() or "", found)
-    torch.testing.assert_close(found["way"].similarity, way.similarity)
+    namespace: dict[str, Any] = {}
+    exec(page.locator(".meaning .code").text_content() or "", namespace)
+    torch.testing.assert_close(namespace["shift"].similarity, shift.similarity)
     # another group, another sentence: all numbers follow
     groups["colour"] = ["red", "green"]
     page.fill(
@@ -149,8 +150,8 @@ def test_the_way_of_a_word_is_the_library_s(opened: Opened) -> None:
     page.fill("[aria-label^='The sentence that the words']", "We saw the {} there.")
     until(page, "document.querySelector('.meaning .code').textContent.includes('We saw')")
     template = "We saw the {} there."
-    way = ll.shift("apple", [sentences[0], "The apple is ripe."], groups, template=template)
-    assert shown() == expected(way)
+    shift = ll.shift("apple", [sentences[0], "The apple is ripe."], groups, template=template)
+    assert shown() == expected(shift)
     # a sentence without the word is left out, and marked
     page.fill("[aria-label='The second sentence']", "Pears are ripe.")
     until(page, "document.querySelectorAll('.meaning [data-sentence]').length === 1")

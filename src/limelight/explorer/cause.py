@@ -10,13 +10,14 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, kl_div
 
 from limelight.errors import OptionError, UnavailableError
+from limelight.explorer.pausing import pausing
+from limelight.explorer.schemas import LinkToCut
 from limelight.explorer.worker import Job
 from limelight.insight.cutting import cutting
 from limelight.labels import visible
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model
-from limelight.ops.calls import AttentionCall, intercept
 from limelight.seeing.recording.recording import Link, Recording
 
 MAX_TOKENS = 256
@@ -24,22 +25,28 @@ MAX_TOKENS = 256
 CANDIDATES = 10
 
 
-def effects(model: Model, recording: Recording, query: int, where: Sequence[tuple[int, int]],
-            job: Job) -> dict[str, Any]:  # fmt: skip
+Head = tuple[int, int]
+"""layer and head"""
+
+
+def effects(
+    model: Model, recording: Recording, query: int, head: Head | None, job: Job
+) -> dict[str, Any]:
     """For each key that a token sees: its weight, and the change when that link is cut.
 
     The change is 1 − cosine of the token's final vector (an encoder), or KL(before ‖ after) of what
-    the model says comes after the token, in nats (a decoder). `where` names the heads in which the
-    link is cut; the weight is the mean over them. Cut before softmax: the row sums to 1 again.
+    the model says comes after the token, in nats (a decoder). The link is cut in one head, or in
+    all of them, whose mean is then the weight. Cut before softmax: the row sums to 1 again.
     """
     run = _Run(model, recording, job)
+    heads = _all_heads(recording) if head is None else [head]
     if query >= run.count:
         raise OptionError(f"query must be one of the tokens 0 to {run.count - 1}, found {query}")
-    weights = torch.stack([recording.weights(layer, head)[query] for layer, head in where]).mean(0)
+    weights = torch.stack([recording.weights(layer, head)[query] for layer, head in heads]).mean(0)
     before = run.end(query, [])
     keys = [key for key in range(run.count) if float(weights[key]) > 0]
     for place, key in enumerate(keys):
-        links = [Link(layer, head, query, key, 0.0) for layer, head in where]
+        links = [Link(layer, head, query, key) for layer, head in heads]
         change = run.change(before, run.end(query, links))
         job.report(
             {"key": key, "weight": float(weights[key]), "change": change,
@@ -48,12 +55,22 @@ def effects(model: Model, recording: Recording, query: int, where: Sequence[tupl
     return {"query": query, "measure": run.measure}
 
 
-def cut(model: Model, recording: Recording, links: Sequence[Link], job: Job) -> dict[str, Any]:
+def cut(
+    model: Model,
+    recording: Recording,
+    requested: Sequence[LinkToCut],
+    job: Job,
+    *,
+    everywhere: bool,
+) -> dict[str, Any]:
     """What changes when these links are cut together, for every token and for what comes next."""
     run = _Run(model, recording, job)
-    for link in links:
+    links: list[Link] = []
+    for link in requested:
         if max(link.query, link.key) >= run.count:
             raise OptionError(f"a link names token {max(link.query, link.key)} of {run.count}")
+        heads = _all_heads(recording) if everywhere else [(link.layer, link.head)]
+        links += [Link(layer, head, link.query, link.key) for layer, head in heads]
     before, after = run.hidden([]), run.hidden(links)
     document: dict[str, Any] = {
         "measure": run.measure,
@@ -70,8 +87,7 @@ def cut(model: Model, recording: Recording, links: Sequence[Link], job: Job) -> 
             for token in ids
         ]  # fmt: skip
     else:
-        whole = [each.mean(0) for each in (before, after)]
-        document["sentence"] = float(1 - cosine_similarity(whole[0], whole[1], dim=-1))
+        document["sentence"] = float(1 - cosine_similarity(before.mean(0), after.mean(0), dim=-1))
     return document
 
 
@@ -98,12 +114,7 @@ class _Run:
     @torch.no_grad()
     def hidden(self, links: Sequence[Link]) -> Tensor:
         """The final vector of every token: `n m`."""
-
-        def between(call: AttentionCall) -> Tensor:
-            self._job.pause()
-            return call.attend()
-
-        with intercept(between), cutting(self._model, links):
+        with pausing(self._job), cutting(self._model, links):
             model = self._model
             run = model.hidden if isinstance(model, Decoder) else model
             return run(self._ids)[0].float()
@@ -117,10 +128,14 @@ class _Run:
             return self._model.logits(vector).float().log_softmax(-1)
 
     def change(self, before: Tensor, after: Tensor) -> float:
-        """How far apart two ends are."""
+        """How far apart two results of `end` are."""
         if isinstance(self._model, Decoder):
             return _kl(before, after)
         return max(0.0, float(1 - cosine_similarity(before, after, dim=-1)))
+
+
+def _all_heads(recording: Recording) -> list[Head]:
+    return [(layer, head) for layer in recording.layer_numbers for head in recording.head_numbers]
 
 
 def _kl(before: Tensor, after: Tensor) -> float:

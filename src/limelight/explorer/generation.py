@@ -52,7 +52,7 @@ def continuation(
         raise OptionError(f"the text has {len(ids):,} tokens, too many to go on from")
     limit = tokens_left(model, ids, max_tokens)
     how = Sampling(temperature=temperature)
-    chance = generators(seed, [ids])
+    rngs = generators(seed, [ids])
     job.report({"prompt": [visible(model.tokens.decode([token])) for token in ids]})
     written: list[int] = []
     end = set(model.tokens.end)
@@ -61,7 +61,7 @@ def continuation(
     while len(written) < limit:
         job.pause()
         probabilities = logits[0].float().softmax(-1)
-        token = how.draw(logits, [[*ids, *written]], chance)[0]
+        token = how.draw(logits, [[*ids, *written]], rngs)[0]
         best, places = probabilities.topk(CANDIDATES)
         job.report(
             {

@@ -1,18 +1,16 @@
-"""The meaning panel: a word's way through the layers, sentence by sentence, toward groups."""
+"""The meaning panel: a word's path through the layers, sentence by sentence, toward groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from limelight.errors import OptionError
+from limelight.explorer.pausing import pausing
 from limelight.explorer.worker import Job
 from limelight.insight.shift import TEMPLATE, shift
 from limelight.models.loading.pretrained import Model
 from limelight.models.vision import VisionEncoder
-from limelight.ops.calls import AttentionCall, intercept
 
 MAX_CHARACTERS = 4000
 """Of a sentence: a word is followed through a few of them, not through a document."""
@@ -32,31 +30,27 @@ def word_path(
             f"this one has {longest:,}"
         )
 
-    def between(call: AttentionCall) -> Tensor:
-        job.pause()
-        return call.attend()
-
     toward = {group: list(members) for group, members in groups.items()}
-    with intercept(between):
-        way = shift(word, sentences, toward, model=model, template=template or TEMPLATE)
+    with pausing(job):
+        shifted = shift(word, sentences, toward, model=model, template=template or TEMPLATE)
     more = "" if template is None else f", template={template!r}"
     return {
-        "word": way.word,
+        "word": shifted.word,
         "template": template or TEMPLATE,
-        "sentences": way.sentences,
-        "groups": list(way.groups),
-        "similarity": way.similarity.tolist(),
-        "paths": way.paths.tolist(),
-        "ends": way.group_ends.tolist(),
-        "nearest": [way.nearest(s) for s in range(len(sentences))],
-        "sources": [way.sources(s) for s in range(len(sentences))],
-        "tokens": way.tokens,
-        "places": way.places,
-        "took": [each.sum(0).tolist() for each in way.took],
+        "sentences": shifted.sentences,
+        "groups": list(shifted.groups),
+        "similarity": shifted.similarity.tolist(),
+        "paths": shifted.paths.tolist(),
+        "ends": shifted.group_ends.tolist(),
+        "nearest": [shifted.nearest(s) for s in range(len(sentences))],
+        "sources": [shifted.sources(s) for s in range(len(sentences))],
+        "tokens": shifted.tokens,
+        "places": shifted.places,
+        "took": [each.sum(0).tolist() for each in shifted.took],
         "python": (
             "import limelight as ll\n\n"
             f"groups = {toward!r}\n"
-            f"way = ll.shift({word!r}, {list(sentences)!r}, groups, model={name!r}{more})\n"
-            "print(way)\n"
+            f"shift = ll.shift({word!r}, {list(sentences)!r}, groups, model={name!r}{more})\n"
+            "print(shift)\n"
         ),
     }

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from limelight.errors import OptionError
+from limelight.explorer.pausing import pausing
 from limelight.explorer.schemas import MAX_TOKENS, TextTooLongError
 from limelight.explorer.worker import Job
 from limelight.models.loading.pretrained import Model
 from limelight.models.vision import VisionEncoder
-from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.look import look
@@ -46,17 +46,11 @@ def read(model: Model, source: str | Tensor, job: Job) -> Recording:
     count = count_tokens(model, source)
     if count > MAX_TOKENS < model.config.context:
         raise TextTooLongError(f"the text has {count:,} tokens, at most {MAX_TOKENS:,} are read")
-    layers, done = model.config.layers, 0
 
-    def between(call: AttentionCall) -> Tensor:
-        nonlocal done
-        job.report({"layer": done, "layers": layers})
-        job.pause()
-        done += 1
-        return call.attend()
+    def report(layer: int) -> None:
+        job.report({"layer": layer, "layers": model.config.layers})
 
-    # Our own models never call PyTorch's attention, so that it need not be watched for.
-    with intercept(between, locate=lambda call: call), warnings.catch_warnings():
+    with pausing(job, report), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the page says how much was read
         return look(source, model, _lens(count))
 

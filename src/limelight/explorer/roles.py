@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
+from limelight.explorer.pausing import pausing
 from limelight.explorer.worker import Job
 from limelight.insight.heads import heads
 from limelight.models.loading.pretrained import Model
-from limelight.ops.calls import AttentionCall, intercept
 
 _REPORT_EVERY = 24
 """Attention calls between two reports."""
@@ -21,17 +19,12 @@ def roles(model: Model, corpus: str | None, job: Job) -> dict[str, Any]:
     Each role: its chance level, what is needed, the held-out score of every head `l h`, and the
     heads that have it. Reports how many attention calls were made.
     """
-    calls = 0
 
-    def between(call: AttentionCall) -> Tensor:
-        nonlocal calls
-        job.pause()
-        calls += 1
-        if calls % _REPORT_EVERY == 1:
-            job.report({"calls": calls})
-        return call.attend()
+    def report(calls: int) -> None:
+        if calls % _REPORT_EVERY == 0:
+            job.report({"calls": calls + 1})
 
-    with intercept(between):
+    with pausing(job, report):
         roles = heads(model, None if corpus is None else [corpus], progress=False)
     return {
         "texts": roles.texts,

@@ -145,7 +145,7 @@ class LinkToCut(BaseModel):
 
 
 class CutRequest(TextRequest):
-    """Links to cut together; without a layer and head in all of them."""
+    """Links to cut together, each in its head; everywhere: each in all heads."""
 
     links: Annotated[list[LinkToCut], Field(min_length=1, max_length=64)]
     everywhere: bool = False

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from limelight.errors import OptionError
+from limelight.explorer.pausing import pausing
 from limelight.explorer.worker import Job
 from limelight.insight.why import why
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model
-from limelight.ops.calls import AttentionCall, intercept
 from limelight.seeing.recording.recording import Recording
 
 MAX_TOKENS = 128
@@ -43,11 +41,7 @@ def score_parts(
     if isinstance(model, Decoder) and key > query:
         raise OptionError(f"token {query} cannot see token {key}, which comes later")
 
-    def between(call: AttentionCall) -> Tensor:
-        job.pause()
-        return call.attend()
-
-    with intercept(between):
+    with pausing(job):
         split = why(recording, layer, head, query, key, model=model)
     strength = split.parts.abs().sum(0) + split.parts.abs().sum(1)
     order = sorted(strength.topk(min(SHOWN, len(strength))).indices.tolist())
