@@ -9,7 +9,7 @@ from torch import Tensor
 
 from limelight.seeing.steps.steps import Steps
 
-GIVEN = {"what the layer takes in", "what is looked at", "learned", "given"}
+GIVEN = {"the input of the layer", "what is attended to", "learned", "given"}
 ANGLES = ("of the angle", "of the same angle")
 
 

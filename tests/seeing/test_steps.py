@@ -84,15 +84,15 @@ def test_formulas_name_what_entered():
     plain = ll.Attention(8, heads=2, bias="none", output=False)
     assert formulas(ll.steps(plain, x)) == ["X · W_Q", "X · W_K", "X · W_V", "concatenation"]
     inputs = ll.Attention(8, heads=2, bias="inputs")
-    turned = ll.steps(inputs, x, rotation=ll.Rotary(4)(torch.arange(3)))
+    rotated = ll.steps(inputs, x, rotation=ll.Rotary(4)(torch.arange(3)))
     swap = "where swap exchanges the halves of each row"
-    assert formulas(turned) == [
-        f"Q unturned ∘ cos + swap(Q unturned) ∘ sin, {swap}",
-        f"K unturned ∘ cos + swap(K unturned) ∘ sin, {swap}",
+    assert formulas(rotated) == [
+        f"Q unrotated ∘ cos + swap(Q unrotated) ∘ sin, {swap}",
+        f"K unrotated ∘ cos + swap(K unrotated) ∘ sin, {swap}",
         "X · W_V + b_V",
         "concatenation · W_O",
     ]
-    assert turned["K unturned"].formula == "X · W_K + b_K"
+    assert rotated["K unrotated"].formula == "X · W_K + b_K"
     across = ll.steps(ll.Attention(8, heads=2), x, memory=torch.randn(5, 8))
     assert formulas(across) == [
         "X · W_Q + b_Q",
@@ -114,8 +114,8 @@ def test_a_file_says_what_entered_and_what_it_cannot_give(tmp_path):
     rec.save(tmp_path / "x.safetensors")
     again = ll.Recording.load(tmp_path / "x.safetensors").steps(0, 1)
     assert formulas(again) == [
-        "X · W_Q, turned by position",
-        "X · W_K, turned by position",
+        "X · W_Q, rotated by position",
+        "X · W_K, rotated by position",
         "X · W_V",
         "concatenation · W_O",
     ]
@@ -129,7 +129,7 @@ def test_formulas_leave_an_unrecorded_input_open():
     said = steps["Q"].formula
     assert said == "X · W_Q, with bias and positions where the layer has them"
     assert steps["heads"].formula == "weights · V of every recorded head"
-    assert "What entered the layer was not recorded" in steps.missing
+    assert "The input of the layer was not recorded" in steps.missing
 
 
 def check_all(steps, atol=1e-5):
@@ -211,7 +211,7 @@ def test_some_heads_tell_all_but_what_is_made_of_all_heads():
     assert [one.name for one in some] == [one.name for one in whole if one.name not in absent]
     for step in some:
         torch.testing.assert_close(step.value, whole[step.name].value, atol=1e-5, rtol=1e-5)
-    assert "made of all heads, of which only some were recorded" in some.missing
+    assert "they take all heads, and only some were recorded" in some.missing
     assert some.missing in str(some)
 
 

@@ -18,8 +18,8 @@ MAX_TOKENS = 96
 """Beyond, a matrix has more cells than can be pointed at."""
 
 _SENT = (
-    "X", "memory", "W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O", "b_O", "Q unturned", "Q",
-    "K unturned", "K", "V", "scores", "scaled", "bias", "position bias", "mask", "masked",
+    "X", "memory", "W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O", "b_O", "Q unrotated", "Q",
+    "K unrotated", "K", "V", "scores", "scaled", "bias", "position bias", "mask", "masked",
     "weights", "weighted values", "concatenation", "output",
 )  # fmt: skip
 

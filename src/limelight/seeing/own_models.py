@@ -303,7 +303,7 @@ class _PackedRecorder(_Recorder):
 def _detached(value: Tensor, query: Tensor) -> Tensor:
     """The value in a storage of its own, unless the query shares it.
 
-    Beside a query that was turned, it is the last of a projection that would live as long as it.
+    Rotation copies queries and keys: the value alone would then keep the whole projection alive.
     """
     storage = value.untyped_storage()
     shared = storage.data_ptr() == query.untyped_storage().data_ptr()

@@ -10,10 +10,10 @@ import { createWorked } from "./worked.js";
 // which numbers a cell at (row, column) came from
 /** @type {Record<string, (row: number, column: number) => any>} */
 const FROM = {
-  Q: (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_Q: { column: j }, "Q unturned": { row: i } }),
-  "Q unturned": (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_Q: { column: j } }),
-  K: (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_K: { column: j }, "K unturned": { row: i } }),
-  "K unturned": (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_K: { column: j } }),
+  Q: (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_Q: { column: j }, "Q unrotated": { row: i } }),
+  "Q unrotated": (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_Q: { column: j } }),
+  K: (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_K: { column: j }, "K unrotated": { row: i } }),
+  "K unrotated": (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_K: { column: j } }),
   V: (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_V: { column: j } }),
   scores: (/** @type {number} */ i, /** @type {number} */ j) => ({ Q: { row: i }, K: { row: j } }),
   scaled: (/** @type {number} */ i, /** @type {number} */ j) => ({ scores: { row: i, column: j } }),
@@ -25,7 +25,7 @@ const FROM = {
 };
 const GROUPS = [
   ["Input and learned matrices", ["X", "W_Q", "W_K", "W_V"]],
-  ["Query, key, value", ["Q unturned", "K unturned", "Q", "K", "V"]],
+  ["Query, key, value", ["Q unrotated", "K unrotated", "Q", "K", "V"]],
   ["Scores and weights", ["scores", "scaled", "bias", "position bias", "mask", "masked", "weights"]],
   ["Weighted sum and output", ["weighted values", "concatenation", "W_O", "output"]],
 ];

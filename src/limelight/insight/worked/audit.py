@@ -159,7 +159,7 @@ class _Known(NamedTuple):
         return _Known(self.table @ right.table, slack)
 
     @property
-    def turned(self) -> _Known:
+    def transposed(self) -> _Known:
         return _Known(self.table.T, self.slack.T)
 
 
@@ -268,7 +268,7 @@ def _audit_head(
     query = read("query", x.product(_Known.exact(head.w_query)), queries, inner)
     key = read("key", source.product(_Known.exact(head.w_key)), keys, inner)
     value = read("value", source.product(_Known.exact(head.w_value)), keys, content)
-    scores = read("scores", query.product(key.turned), queries, keys)
+    scores = read("scores", query.product(key.transposed), queries, keys)
     factor = layer.factor
     scaled = _Known(scores.table * factor, scores.slack * factor)
     scaled = read("scaled", scaled, queries, keys)

@@ -153,8 +153,8 @@ def _equation(step: Step, decimals: int) -> str:
     symbol = _tex(step.symbol)
     if step.how == "product":
         left, right = step.factors()
-        turned = step.sources[1].symbol + "ᵀ" * step.transposed
-        names = f"{_tex(step.sources[0].symbol)} {_tex(turned)}"
+        right_symbol = step.sources[1].symbol + "ᵀ" * step.transposed
+        names = f"{_tex(step.sources[0].symbol)} {_tex(right_symbol)}"
         return f"{symbol} = {names} = {_matrix(left, decimals)} {_matrix(right, decimals)} = " + (
             _matrix(step.table, decimals)
         )

@@ -32,7 +32,7 @@ class Step:
     how: How = "given"
     sources: tuple[Step, ...] = ()
     transposed: bool = False
-    """whether the right factor of a product is turned: Q · Kᵀ"""
+    """whether the right factor of a product is transposed: Q · Kᵀ"""
     layer: int | None = None
     """counted from 1, as slides do; None where there is only one"""
     head: int | None = None
@@ -44,7 +44,7 @@ class Step:
         return ", ".join(parts if self.head is None else [*parts, f"head {self.head}"])
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """Left and right factor of a product, the right one turned as it is used."""
+        """Left and right factor of a product, the right one transposed where it is used so."""
         left, right = self.sources
         return left.table, right.table.T if self.transposed else right.table
 

@@ -1,4 +1,4 @@
-"""What an attention layer took in, what it multiplied with, and what it gave out."""
+"""The input of an attention layer, its matrices, and its output."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from limelight.layers.rotary import Rotation
 
 
 class Formulas(NamedTuple):
-    """How a layer came by its Q, K, V and output, in signs."""
+    """The formulas of a layer's Q, K, V and output."""
 
     query: str
     key: str
     value: str
     output: str
-    unturned_query: str = ""
-    """Q before it is turned by its positions; empty where nothing is turned"""
-    unturned_key: str = ""
+    unrotated_query: str = ""
+    """Q before its rotation by position; empty where there is none"""
+    unrotated_key: str = ""
 
 
 UNKNOWN = Formulas(
     "X · W_Q, with bias and positions where the layer has them",
     "X · W_K, with bias and positions where the layer has them",
     "X · W_V, with bias where the layer has one",
-    "what the layer gives out",
+    "the output of the layer",
 )
 """The formulas where the input was not recorded."""
 
@@ -45,7 +45,7 @@ class Map(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """All that a layer computes its Q, K, V and output with; the matrices are the model's own."""
+    """The maps to a layer's Q, K, V and output; their matrices are the model's own."""
 
     query: Map
     """h m d and h d"""
@@ -68,14 +68,14 @@ class Flow:
     """What an attention layer did with one text."""
 
     x: Tensor
-    """i m: the tokens that ask"""
+    """i m: the tokens that attend"""
     memory: Tensor | None
     """j m: the tokens attended to, or None where these are x"""
     output: Tensor | None
-    """i m: what the layer gave out; None where not all heads, which it is made of, are recorded"""
+    """i m: the output of the layer; None where not all heads that make it up are recorded"""
     formulas: Formulas = UNKNOWN
     maps: Maps | None = None
-    """they stay with the model, so a recording read from a file has none"""
+    """None for a recording read from a file: the matrices stay with the model"""
 
 
 def flow_of(
@@ -101,12 +101,9 @@ def _maps(layer: Attention, rotation: Rotation | None) -> Maps:
     if layer.output is not None:
         bias = layer.output.bias
         output = Map(layer.output.weight.detach().T, None if bias is None else bias.detach())
-    turn = (
-        None
-        if rotation is None
-        else rotation._replace(cos=rotation.cos[0, :, 0], sin=rotation.sin[0, :, 0])
-    )
-    return Maps(*input_maps(layer), output, turn)
+    if rotation is not None:
+        rotation = rotation._replace(cos=rotation.cos[0, :, 0], sin=rotation.sin[0, :, 0])
+    return Maps(*input_maps(layer), output, rotation)
 
 
 @torch.no_grad()
@@ -157,16 +154,16 @@ def _formulas(layer: Attention, memory: Tensor | None, rotation: Rotation | None
     if rotation is None:
         return plain
     if layer.query_norm is not None:
-        # Between the matrix and the turn stands a norm: they are not two steps of one formula.
-        return plain._replace(query=f"turned({plain.query})", key=f"turned({plain.key})")
+        # A norm stands between the matrix and the rotation: they are not two steps of one formula.
+        return plain._replace(query=f"rotated({plain.query})", key=f"rotated({plain.key})")
     return plain._replace(
-        query=_turned("Q unturned", rotation),
-        key=_turned("K unturned", rotation),
-        unturned_query=plain.query,
-        unturned_key=plain.key,
+        query=_rotated("Q unrotated", rotation),
+        key=_rotated("K unrotated", rotation),
+        unrotated_query=plain.query,
+        unrotated_key=plain.key,
     )
 
 
-def _turned(name: str, rotation: Rotation) -> str:
+def _rotated(name: str, rotation: Rotation) -> str:
     what = "the halves of each row" if rotation.pairs == "halves" else "neighbouring channels"
     return f"{name} ∘ cos + swap({name}) ∘ sin, where swap exchanges {what}"

@@ -1,4 +1,4 @@
-"""The steps of one head, computed: each formula, applied to the steps it names, gives its step."""
+"""The steps of one head in numbers: each formula, applied to the steps that it names."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from limelight.ops.problem import Problem
 from limelight.seeing.steps.flow import UNKNOWN, Flow, Formulas, Map
 
 UNRECORDED = (
-    "What entered the layer was not recorded, so X, the layer's matrices and its output cannot be "
-    "given: Q, K and V are as they came out."
+    "The input of the layer was not recorded, so X, the layer's matrices and its output are "
+    "missing: Q, K and V are as recorded."
 )
 WITHOUT_MAPS = (
     "The matrices, biases and rotations of the layer stay with the model and are in no file: "
-    "Q, K, V and the output are as they came out."
+    "Q, K, V and the output are as recorded."
 )
 SOME_HEADS = (
-    "The heads side by side and the output cannot be given: they are made of all heads, of which "
-    "only some were recorded."
+    "The concatenated heads and the output are missing: they take all heads, and only some were "
+    "recorded."
 )
 
 
 class Step(NamedTuple):
-    """One step: its name, how it comes about, its axes and its numbers."""
+    """One step: its name, its formula, its axes and its numbers."""
 
     name: str
     formula: str
@@ -43,14 +43,14 @@ class Step(NamedTuple):
 
 
 class HeadSteps(NamedTuple):
-    """The steps that can be given, and in words what cannot."""
+    """The steps that are known, and in words what is missing."""
 
     steps: tuple[Step, ...]
     missing: str = ""
 
 
 class Attended(NamedTuple):
-    """What all heads made of a call, by the reference."""
+    """What all heads compute for a call, by the reference."""
 
     scores: Tensor
     """h i j: what softmax takes"""
@@ -100,10 +100,10 @@ def head_steps(
 
 
 def _inputs(flow: Flow, head: int) -> list[Step]:
-    """What enters: the tokens, and what the layer learned."""
-    steps = [Step("X", "what the layer takes in", "i m", flow.x)]
+    """The tokens that enter, and the matrices that the layer learned."""
+    steps = [Step("X", "the input of the layer", "i m", flow.x)]
     if flow.memory is not None:
-        steps.append(Step("memory", "what is looked at", "j m", flow.memory))
+        steps.append(Step("memory", "what is attended to", "j m", flow.memory))
     maps = flow.maps
     if maps is None:
         return steps
@@ -120,7 +120,7 @@ def _inputs(flow: Flow, head: int) -> list[Step]:
         steps += _learned("O", maps.output, "h·e m")
     if maps.rotation is not None:
         steps += [
-            Step("cos", "of the angle that each position turns by", "i d", maps.rotation.cos),
+            Step("cos", "of the angle that each position is rotated by", "i d", maps.rotation.cos),
             Step("sin", "of the same angle, the first half negative", "i d", maps.rotation.sin),
         ]
     return steps
@@ -138,17 +138,17 @@ def _projected(
 ) -> list[Step]:
     known = {step.name: step.value for step in inputs}
     steps: list[Step] = []
-    for name, axes, formula, before, taken in (
-        ("Q", "i d", formulas.query, formulas.unturned_query, query),
-        ("K", "j d", formulas.key, formulas.unturned_key, key),
+    for name, axes, formula, before, projected in (
+        ("Q", "i d", formulas.query, formulas.unrotated_query, query),
+        ("K", "j d", formulas.key, formulas.unrotated_key, key),
     ):
         if before and "cos" in known:
-            unturned = known.get("X of the head", known["X"]) @ known[f"W_{name}"]
-            unturned = unturned + known.get(f"b_{name}", 0.0)
-            steps.append(Step(f"{name} unturned", before, axes, unturned))
+            unrotated = known.get("X of the head", known["X"]) @ known[f"W_{name}"]
+            unrotated = unrotated + known.get(f"b_{name}", 0.0)
+            steps.append(Step(f"{name} unrotated", before, axes, unrotated))
         elif before:
-            formula = f"{before}, turned by position"
-        steps.append(Step(name, formula, axes, taken))
+            formula = f"{before}, rotated by position"
+        steps.append(Step(name, formula, axes, projected))
     return [*steps, Step("V", formulas.value, "j e", value)]
 
 
