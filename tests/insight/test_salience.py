@@ -205,23 +205,21 @@ def test_where_no_link_is_salient_the_first_token_opens() -> None:
     assert opening(recording)[:4] == (0, 0, 0, 0)
 
 
-def test_a_recording_says_where_its_numbers_stop_being_numbers() -> None:
+def test_a_recording_says_where_its_numbers_are_not_finite() -> None:
     """A model that overflows is shown as far as it goes, and nothing raw comes of it."""
     torch.manual_seed(4)
     model = ll.load("minilm")
     with torch.no_grad():
         model.stack.blocks[2].attention.inputs.weight[40, 3] = float("nan")
     recording = ll.look("The old man gave his dog to the girl next door.", model=model)
-    assert recording.nonfinite.startswith(
-        "The numbers stop being numbers at layer 2 (first in head"
-    )
+    assert recording.nonfinite.startswith("Numbers are not finite from layer 2 (first in head")
     link = salient(recording)
     assert link is not None
     assert math.isfinite(link.weight)
     assert link.layer in (0, 1, 2)
     document = json.loads(recording.to_json(), parse_constant=pytest.fail)
     assert document["nonfinite"] == recording.nonfinite
-    assert recording._repr_html_().count("stop being numbers") == 1
+    assert recording._repr_html_().count("Numbers are not finite") == 1
     assert ll.look("All is well.").nonfinite == ""
 
 

@@ -138,7 +138,7 @@ def test_what_cannot_be_looked_at_is_said_in_words(minilm):
         ([], minilm, "text must be a str, a list of them or token ids"),
         (torch.zeros(2, 2, dtype=torch.long), minilm, r"token ids \(n\), found \(2, 2\)"),
         ([1, 99], model, "token ids go from 1 to 99, expected 0 to 98"),
-        ("a text", model, "came without a tokenizer: it cannot read a text, but token ids"),
+        ("a text", model, "came without a tokenizer: give token ids instead of a text"),
         ("a text", torch.nn.Linear(2, 2), "a Linear needs its tokenizer= to read a text"),
         ("a text", 7, "model must be a name, a path or a torch.nn.Module, found int"),
     ):

@@ -16,7 +16,7 @@ def show_picture(
     from limelight.insight.rollout import rollout
     from limelight.labels import visible
     from limelight.seeing.look import look
-    from limelight.seeing.picturing import open_picture
+    from limelight.seeing.pictures import open_picture
     from limelight.views import save
 
     recording = look(open_picture(path), model)

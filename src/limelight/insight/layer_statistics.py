@@ -73,7 +73,7 @@ def _from_weights(seen: Seen) -> LayerStatistics:
 
 
 def finite(numbers: Tensor) -> Tensor:
-    """On the CPU, in float32, nothing where a model's numbers stopped being numbers."""
+    """On the CPU, in float32; 0 in place of NaN and infinity."""
     numbers = numbers.float().cpu()
     # a copy only where it is needed: of a long text these are hundreds of megabytes
     return numbers if bool(numbers.isfinite().all()) else numbers.nan_to_num(0.0, 0.0, 0.0)

@@ -25,11 +25,8 @@ from limelight.models.stack import Stack, init_weights
 from limelight.models.tokens import Tokens
 
 
-class Pixels(NamedTuple):
-    """What the pixels of a picture, from 0 to 1, become before a model reads them: (x − mean)/std.
-
-    One number a colour.
-    """
+class Normalisation(NamedTuple):
+    """Of pixels from 0 to 1, before a model reads them: (x − mean) / std, by colour."""
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -53,8 +50,8 @@ class VisionEncoder(nn.Module):
     """None: it reads pictures"""
     name: str = ""
     """what it was loaded as"""
-    pixels: Pixels = Pixels()
-    """how a picture is made ready"""
+    normalisation: Normalisation = Normalisation()
+    """of pixels, before the model reads them"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -73,7 +70,7 @@ class VisionEncoder(nn.Module):
         """Hidden states after the last norm.
 
         Args:
-            pixels: `b 3 height width`, of the size that the config names, as `pixels` makes them.
+            pixels: `b 3 height width`, of the size that the config names, normalised.
 
         Returns:
             `b n m`, [CLS] first.

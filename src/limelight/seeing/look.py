@@ -29,7 +29,7 @@ from limelight.seeing.own_models import (
     look_with_own_model,
     warn_of_cuts,
 )
-from limelight.seeing.picturing import is_ours, is_picture, look_at_picture
+from limelight.seeing.pictures import is_ours, is_picture, look_at_picture
 from limelight.seeing.recording.recording import Recording
 
 if TYPE_CHECKING:

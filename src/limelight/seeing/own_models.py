@@ -30,15 +30,13 @@ from limelight.seeing.steps.flow import Flow, flow_of
 from limelight.version import __version__
 
 FLOW_LIMIT = 512
-"""Tokens up to which the input and output of every layer is kept, for telling its steps."""
+"""Tokens up to which the input and output of every layer is kept, for its steps."""
 
-
-PACK = 4096
+PACKED_TOKENS = 4096
 """Tokens of several texts that are read at once."""
 
-
 Stack = Literal["encoder", "decoder", "cross"]
-"""Of a model that reads a source and writes a target: the source, the target, or from it to it."""
+"""Of an encoder–decoder: within the source, within the target, or from the target to the source."""
 
 
 def look_with_own_model(
@@ -50,7 +48,7 @@ def look_with_own_model(
     heads: Sequence[int] | None = None,
     stack: Stack | None = None,
 ) -> Recording:
-    """As `look`, with one of our models; `made` alone says how much of the text was taken."""
+    """As `look`, with one of our models; only `made` says how much of the text was read."""
     check_stack(model, target, stack)
     stack = stack or ("encoder" if target is None else "cross")
     chosen = _Chosen.of(model, layers, heads, stack)
@@ -58,10 +56,10 @@ def look_with_own_model(
     written = None if target is None or stack == "encoder" else _read(model, target)
     keep = lens.keep and len(read.ids) <= FLOW_LIMIT
     recorder = _Recorder(lens, chosen.modules, keep)
-    begun = None if written is None else _begun(model, written.ids)
-    recorder.run(model, torch.tensor([read.ids]), begun)
+    target_ids = None if written is None else _shifted_right(model, written.ids)
+    recorder.run(model, torch.tensor([read.ids]), target_ids)
     if written is not None and stack == "decoder":
-        read, written = _as_begun(model, written), None
+        read, written = _as_decoder_input(model, written), None
     return Recording(
         text=read.text,
         tokens=read.tokens,
@@ -72,7 +70,7 @@ def look_with_own_model(
         head_numbers=chosen.heads,
         queries=() if written is None else written.tokens,
         query_text="" if written is None else written.text,
-        flows=recorder.flows(whole=len(chosen.heads) == model.config.heads),
+        flows=recorder.flows(all_heads=len(chosen.heads) == model.config.heads),
     )
 
 
@@ -94,7 +92,7 @@ def look_at_packed(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> Iterator[Recording]:
-    """A recording of each text; texts are read some at a time, one after the other in one row.
+    """A recording of each text; texts are read some at a time, packed into one row.
 
     No text sees another. What layers take in and give out is not kept: `steps` are for one text.
     """
@@ -102,7 +100,7 @@ def look_at_packed(
     batch: list[_Read] = []
     for text in texts:
         read = _read(model, text)
-        if batch and sum(len(each.ids) for each in batch) + len(read.ids) > PACK:
+        if batch and sum(len(each.ids) for each in batch) + len(read.ids) > PACKED_TOKENS:
             yield from _look_at_batch(model, batch, lens, chosen)
             batch = []
         batch.append(read)
@@ -169,14 +167,14 @@ def _read(model: Model, text: str | Tensor) -> _Read:
         return _read_ids(model, text.tolist())
     if tokens is None:
         raise UnavailableError(
-            "this model came without a tokenizer: it cannot read a text, but token ids"
+            "this model came without a tokenizer: give token ids instead of a text"
         )
-    whole = tokens.encode(text)
-    taken = f"all {len(whole.ids)} tokens"
-    encoded = whole
-    if len(whole.ids) > limit:
+    encoded = tokens.encode(text)
+    total = len(encoded.ids)
+    taken = f"all {total} tokens"
+    if total > limit:
         encoded = tokens.encode(text, limit=limit)
-        taken = f"the first {limit} of {len(whole.ids)} tokens"
+        taken = f"the first {limit} of {total} tokens"
     return _Read(text, encoded.ids, _tokens(tokens, text, encoded), taken)
 
 
@@ -202,7 +200,7 @@ def _read_ids(model: Model, ids: list[int]) -> _Read:
 
 
 class _Recorder:
-    """What some attention layers of a model saw in one pass."""
+    """Records some attention layers of a model during one pass."""
 
     def __init__(self, lens: Lens, modules: list[Attention], keep_flows: bool) -> None:
         self.lens, self.modules, self.keep_flows = lens, modules, keep_flows
@@ -264,16 +262,16 @@ class _Recorder:
     def seen(self) -> list[Seen]:
         return [self._seen[module] for module in self.modules]
 
-    def flows(self, *, whole: bool) -> tuple[Flow, ...]:
-        """Without the output unless all heads, which it is made of, were recorded as a `whole`."""
+    def flows(self, *, all_heads: bool) -> tuple[Flow, ...]:
+        """What each layer took in and gave out; the output only where all heads were recorded."""
         if not self.keep_flows:
             return ()
         kept = [self._flows[module] for module in self.modules]
-        return tuple(flow if whole else replace(flow, output=None) for flow in kept)
+        return tuple(flow if all_heads else replace(flow, output=None) for flow in kept)
 
 
 class _PackedRecorder(_Recorder):
-    """The same of several texts that are read in one row, each by itself."""
+    """The same for several texts packed into one row, recorded one by one."""
 
     def __init__(self, lens: Lens, modules: list[Attention], lengths: list[int]) -> None:
         super().__init__(lens, modules, keep_flows=False)
@@ -336,15 +334,15 @@ def check_stack(model: Model, target: str | None, stack: Stack | None) -> None:
         raise OptionError(f"stack={stack!r} needs a target: what the model writes")
 
 
-def _begun(model: Model, target: list[int]) -> Tensor:
-    """What a model is given while it writes the target: the row of a token is how it came about."""
+def _shifted_right(model: Model, target: list[int]) -> Tensor:
+    """The decoder's input while it writes the target: row t is what token t was predicted from."""
     begin = None if model.tokens is None else model.tokens.begin
     before = [] if begin is None else [begin]
     return torch.tensor([[*before, *target][: len(target)]])
 
 
-def _as_begun(model: Model, written: _Read) -> _Read:
-    """The tokens that a model is given while it writes: one that begins, then all but the last."""
+def _as_decoder_input(model: Model, written: _Read) -> _Read:
+    """The target as the decoder reads it: the begin token, then all tokens but the last."""
     begin = None if model.tokens is None else model.tokens.begin
     if model.tokens is None or begin is None:
         return written
@@ -359,6 +357,6 @@ def _tokens(tokens: Tokens, text: str, encoded: Encoded) -> tuple[Token, ...]:
     return place_tokens(text, encoded.spans, encoded.pieces, special)
 
 
-def _made(lens: Lens, taken: str, aim: str = "") -> dict[str, str]:
+def _made(lens: Lens, taken: str, target_taken: str = "") -> dict[str, str]:
     made = {"by": f"limelight {__version__}", "lens": repr(lens), "taken": taken}
-    return {**made, "target taken": aim} if aim else made
+    return {**made, "target taken": target_taken} if target_taken else made

@@ -17,10 +17,10 @@ from limelight.errors import FileError, LimelightError, OptionError, ShapeError,
 from limelight.files import is_file, read_json
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
-from limelight.models.loading.folder import folder_pixels, make_pixels
+from limelight.models.loading.folder import folder_normalisation, make_normalisation
 from limelight.models.loading.pretrained import OWN
 from limelight.models.transformer import Transformer
-from limelight.models.vision import Pixels, VisionEncoder
+from limelight.models.vision import Normalisation, VisionEncoder
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picture import Picture
 from limelight.seeing.recording.recording import Recording
@@ -28,15 +28,15 @@ from limelight.seeing.recording.tokens import plain_tokens
 from limelight.seeing.watching.watch import watch
 
 
-def is_picture(thing: object) -> bool:
-    """Whether this is a picture rather than a text or token ids: PIL's, an array, a tensor.
+def is_picture(source: object) -> bool:
+    """Whether an input is a picture (PIL's, an array, a tensor), not a text or token ids.
 
     Pixels are bytes or floats; whole numbers of more bytes are token ids, whatever their shape.
     """
-    if isinstance(thing, Tensor | np.ndarray):
-        pixels = torch.as_tensor(thing[:0]) if thing.ndim > 1 else None
+    if isinstance(source, Tensor | np.ndarray):
+        pixels = torch.as_tensor(source[:0]) if source.ndim > 1 else None
         return pixels is not None and (pixels.is_floating_point() or pixels.dtype == torch.uint8)
-    return hasattr(thing, "convert")
+    return hasattr(source, "convert")
 
 
 def look_at_picture(
@@ -49,9 +49,9 @@ def look_at_picture(
 ) -> Recording:
     """What a vision transformer attends to in a picture, one token for each patch."""
     if isinstance(model, str | Path):
-        model, ready = load_vision(Path(model))
+        model, normalisation = load_vision(Path(model))
     else:
-        ready = _pixels_of(model)
+        normalisation = _normalisation_of(model)
     if not isinstance(model, nn.Module):
         raise OptionError(
             f"model must be a path or a torch.nn.Module, found {type(model).__name__}"
@@ -59,7 +59,7 @@ def look_at_picture(
     if isinstance(model, Encoder | Decoder | Transformer):
         raise OptionError(f"a {type(model).__name__} reads texts, found a picture")
     side, size = _patch_and_size(model, patch)
-    pixels, inputs, prepared = _prepare(image, side, size, ready)
+    pixels, inputs, prepared = _prepare(image, side, size, normalisation)
     weight = next(iter(model.parameters()), torch.empty(0))
     inputs = inputs.to(weight.device, weight.dtype)
     training = model.training
@@ -97,13 +97,13 @@ def _name(model: nn.Module) -> str:
     return (model.name if isinstance(model, VisionEncoder) else "") or type(model).__name__
 
 
-def _pixels_of(model: Any) -> Pixels:
-    """How pictures are made ready for a model that is loaded, where it says so."""
+def _normalisation_of(model: Any) -> Normalisation:
+    """The normalisation that a loaded model expects, where it says so."""
     if isinstance(model, VisionEncoder):
-        return model.pixels
+        return model.normalisation
     settings: Any = getattr(model, "pretrained_cfg", None) or {}  # timm's
-    values = {name: list(settings[name]) for name in Pixels._fields if name in settings}
-    return make_pixels(values)
+    values = {name: list(settings[name]) for name in Normalisation._fields if name in settings}
+    return make_normalisation(values)
 
 
 def is_ours(path: str | Path) -> bool:
@@ -115,8 +115,8 @@ def is_ours(path: str | Path) -> bool:
     return is_file(settings) and read_json(settings).get("model_type") == "vit"
 
 
-def load_vision(path: Path) -> tuple[nn.Module, Pixels]:
-    """A Hugging Face vision model from its folder, and how its pixels are made ready."""
+def load_vision(path: Path) -> tuple[nn.Module, Normalisation]:
+    """A Hugging Face vision model from its folder, and the normalisation of its pixels."""
     if not path.is_dir():
         raise FileError(f"{path}: no such folder, expected that of a Hugging Face vision model")
     try:
@@ -127,7 +127,7 @@ def load_vision(path: Path) -> tuple[nn.Module, Pixels]:
         model = AutoModel.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
         raise FileError(f"{path}: not a model that transformers reads: {error}") from error
-    return model, folder_pixels(path)
+    return model, folder_normalisation(path)
 
 
 def _patch_and_size(model: nn.Module, patch: int | None) -> tuple[int, tuple[int, int] | None]:
@@ -144,7 +144,7 @@ def _patch_and_size(model: nn.Module, patch: int | None) -> tuple[int, tuple[int
         side = side[0] if len(set(side)) == 1 else None
     if not isinstance(side, int) or side < 1:
         raise OptionError(
-            f"a {type(model).__name__} does not say the size of its patches: tell it by patch="
+            f"a {type(model).__name__} does not say the size of its patches: give it by patch="
         )
     names = ((config, "image_size"), (cut, "img_size"), (cut, "image_size"))
     size: Any = next(filter(None, (getattr(part, name, None) for part, name in names)), None)
@@ -154,12 +154,9 @@ def _patch_and_size(model: nn.Module, patch: int | None) -> tuple[int, tuple[int
 
 
 def _prepare(
-    image: Any,
-    side: int,
-    size: tuple[int, int] | None,
-    ready: Pixels,
+    image: Any, side: int, size: tuple[int, int] | None, normalisation: Normalisation
 ) -> tuple[Tensor, Tensor, str]:
-    """Pixels `h w 3` to show, what the model is given `1 3 h w`, and in words how it was made."""
+    """Pixels `h w 3` to show, the model's input `1 3 h w`, and in words how it was prepared."""
     if isinstance(image, Tensor) and image.is_floating_point():
         inputs = image[None] if image.ndim == 3 else image
         if inputs.ndim != 4 or inputs.shape[:2] != (1, 3):
@@ -169,24 +166,24 @@ def _prepare(
         low, high = inputs.aminmax()
         shown = (inputs[0] - low) / (high - low).clamp_min(1e-12)
         pixels = (shown.float() * 255).round().to(torch.uint8).permute(1, 2, 0).cpu()
-        return pixels.contiguous(), inputs, "as it was given"
+        return pixels.contiguous(), inputs, "not changed"
     pixels = _pixels(image)
     height, width = size or tuple(max(side, length // side * side) for length in pixels.shape[:2])
     planes = pixels.permute(2, 0, 1)[None].float()
     if planes.shape[2:] != (height, width):
         planes = F.interpolate(planes, (height, width), mode="bilinear", antialias=True)
     planes = planes.round().clamp(0, 255)
-    shift, scale = (torch.tensor(list(part)).view(1, 3, 1, 1) for part in ready)
+    shift, scale = (torch.tensor(list(part)).view(1, 3, 1, 1) for part in normalisation)
     shown = planes[0].to(torch.uint8).permute(1, 2, 0).contiguous()
     prepared = (
         f"{pixels.shape[1]} x {pixels.shape[0]} pixels resized to {width} x {height}, "
-        f"less mean {list(ready.mean)}, by {list(ready.std)}"
+        f"minus {list(normalisation.mean)}, divided by {list(normalisation.std)}"
     )
     return shown, (planes / 255 - shift) / scale, prepared
 
 
 def _pixels(image: Any) -> Tensor:
-    """`h w 3` of whole numbers, from PIL's pictures, arrays and tensors; grey as colours alike."""
+    """`h w 3` of uint8, from PIL's pictures, arrays and tensors; grey becomes three channels."""
     if hasattr(image, "convert"):
         image = np.array(image.convert("RGB"))
     pixels = torch.as_tensor(image).cpu()

@@ -1,4 +1,4 @@
-"""Text as it is written, and what each new token attended to."""
+"""Streamed text, and what each new token attended to."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def stream(
     stop: Sequence[str] = (),
     seed: int | None = None,
 ) -> Iterator[str] | Iterator[tuple[str, Recording]]:
-    """`generate` for one prompt, giving the text piece by piece as it is written.
+    """`generate` for one prompt, yielding the text piece by piece as it is written.
 
-    The pieces put together are the text that `generate` gives; text that may become a stop string
-    is held back until it is clear that it does not. Beams cannot be streamed: which of them is the
+    The pieces joined are the text that `generate` gives; text that may become a stop string is held
+    back until it is clear that it does not. Beams cannot be streamed: which of them is the
     best is known only at the end.
 
     With a lens each token comes with what it attended to while it was written: a `Recording` with
@@ -103,7 +103,7 @@ def _seen(
     while True:
         rows = _LastRows(layers, lens)
         # Not across the yield: between two tokens the caller's calls are the caller's own.
-        with intercept(rows.note, locate=rows.locate):
+        with intercept(rows.record, locate=rows.locate):
             written = next(pieces, None)
         if written is None:
             return
@@ -137,16 +137,16 @@ class _LastRows:
     def locate(self, call: AttentionCall) -> AttentionCall | None:
         return call if call.module in self.layers else None
 
-    def note(self, call: AttentionCall) -> Tensor:
+    def record(self, call: AttentionCall) -> Tensor:
         assert call.module is not None
         queries, keys = call.query.shape[2], call.key.shape[2]
         if queries == 1:
             output, self._seen[call.module] = call.attend(lens=self.lens)
             return output
-        # The prompt: only its last row is the new token's, and what keys received is of that row.
+        # The prompt: only its last row is the new token's, so `received` counts that row alone.
         output, seen = call.attend(lens=Lens())
-        whole = Piece(replace(seen, lens=replace(self.lens, keep=True)), 0)
-        last = without_padding(whole, range(queries - 1, queries), range(keys))
+        prompt = Piece(replace(seen, lens=replace(self.lens, keep=True)), 0)
+        last = without_padding(prompt, range(queries - 1, queries), range(keys))
         self._seen[call.module] = (last if self.lens.keep else without_source(last)).seen
         return output
 
@@ -170,12 +170,12 @@ class _Text:
         self._new = ""
 
     def piece(self, token: int) -> str:
-        """The text that a new token completes; empty of a part of a character."""
+        """The text that a new token completes; empty for part of a character."""
         self._new = self._stream.add(token)
         return self._new
 
     def add(self, token: int, *, source: bool) -> None:
-        """Go on with the token of which `piece` was asked; a source stays as it is."""
+        """Append the token that was last given to `piece`; a source does not grow."""
         if source:
             return
         start = len(self.text)

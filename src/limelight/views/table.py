@@ -7,7 +7,7 @@ The JSON document (`Recording.to_json`):
     tokens          text, start, end, word, special of each; queries alike, null where the same
     layers, heads   their numbers in the model
     made            how the recording was made
-    nonfinite       where the numbers stop being numbers, in words; null where all of them are
+    nonfinite       where the first numbers are not finite, in words; null where all are
     background      the tokens that are left out of links: special tokens, punctuation, sinks
     links           the strongest links: layer, head, query, key, weight, query_token, key_token
     salient         the links most worth a look, alike

@@ -1,4 +1,4 @@
-"""What stands beside the weights in a Hugging Face folder: the tokenizer, pooling, pixels."""
+"""What a Hugging Face folder holds beside the weights: tokenizer, pooling, pixel normalisation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from limelight.fields import check_names, check_value, take
 from limelight.files import read_from, read_json, read_json_list, read_text
 from limelight.models.embedding.pooling import Pooling
 from limelight.models.tokens import Tokens
-from limelight.models.vision import Pixels
+from limelight.models.vision import Normalisation
 
 
 def folder_tokens(folder: Path, config: Mapping[str, Any]) -> Tokens | None:
@@ -59,29 +59,29 @@ def folder_pooling(folder: Path) -> Pooling:
         return Pooling("first" if kind == "cls" else "mean", normalise, limit)
 
 
-def folder_pixels(folder: Path) -> Pixels:
-    """How pictures are made ready for the model of a folder, by its preprocessor_config.json."""
+def folder_normalisation(folder: Path) -> Normalisation:
+    """The pixel normalisation of a folder's preprocessor_config.json."""
     path = folder / "preprocessor_config.json"
     settings = _optional(path)
     names = {"mean": "image_mean", "std": "image_std"}
     with read_from(path):
-        return make_pixels(
+        return make_normalisation(
             {ours: settings[name] for ours, name in names.items() if settings.get(name) is not None}
         )
 
 
-def make_pixels(values: Mapping[str, Any]) -> Pixels:
+def make_normalisation(values: Mapping[str, Any]) -> Normalisation:
     """From plain values: mean and std, each a list of three numbers.
 
-    >>> make_pixels({"mean": [0, 0, 0]}).mean
+    >>> make_normalisation({"mean": [0, 0, 0]}).mean
     (0.0, 0.0, 0.0)
     """
-    check_names("pixels", values, Pixels._fields)
+    check_names("pixels", values, Normalisation._fields)
     for name, numbers in values.items():
         check_value(name, numbers, list)
         if len(numbers) != 3 or any(type(number) not in (int, float) for number in numbers):
             raise OptionError(f"{name} must be three numbers, found {numbers!r}")
-    return Pixels(**{name: tuple(map(float, numbers)) for name, numbers in values.items()})
+    return Normalisation(**{name: tuple(map(float, numbers)) for name, numbers in values.items()})
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:

@@ -24,10 +24,10 @@ from limelight.models.encoder import Encoder
 from limelight.models.loading.checkpoints import checkpoint_folder, checkpoint_steps
 from limelight.models.loading.families import Family, config_from_hf, family_of
 from limelight.models.loading.folder import (
-    folder_pixels,
+    folder_normalisation,
     folder_pooling,
     folder_tokens,
-    make_pixels,
+    make_normalisation,
 )
 from limelight.models.loading.gguf import Gguf
 from limelight.models.loading.gguf_tokens import gguf_tokens
@@ -142,7 +142,7 @@ def save(model: Model, folder: str | Path) -> None:
     if isinstance(model, Encoder):
         description["pooling"] = asdict(model.pooling)
     if isinstance(model, VisionEncoder):
-        description["pixels"] = model.pixels._asdict()
+        description["pixels"] = model.normalisation._asdict()
     save_safetensors(model.state_dict(), folder / "model.safetensors", {"format": "pt"})
     description["sha256"] = sha256(folder / "model.safetensors")
     with writing(folder / OWN) as temporary:
@@ -195,7 +195,7 @@ def _load_folder(folder: Path, dtype: torch.dtype) -> Model:
     description = read_json(folder / "config.json")
     model = _from_hugging_face(description, folder / "config.json", weights, dtype)
     if isinstance(model, VisionEncoder):
-        model.pixels = folder_pixels(folder)
+        model.normalisation = folder_normalisation(folder)
         return model
     # Of a model with pictures, what is about its text stands in a table of its own.
     text = description.get("text_config")
@@ -216,7 +216,7 @@ def _load_own(folder: Path, dtype: torch.dtype) -> Model:
         about = take(description, "pooling", dict, {})
         check_names("pooling", about, (field.name for field in fields(Pooling)))
         pooling = Pooling(**about)
-        pixels = make_pixels(take(description, "pixels", dict, {}))
+        normalisation = make_normalisation(take(description, "pixels", dict, {}))
     tokens = own_tokens(folder)
     weights = Safetensors.in_folder(folder)
     expected = description.get("sha256")
@@ -228,7 +228,7 @@ def _load_own(folder: Path, dtype: torch.dtype) -> Model:
     if isinstance(model, Encoder):
         model.pooling = pooling
     if isinstance(model, VisionEncoder):
-        model.pixels = pixels
+        model.normalisation = normalisation
     return model
 
 

@@ -1,4 +1,4 @@
-"""Calls that follow one another, put together: a prompt and the tokens generated after it."""
+"""Consecutive calls joined into one: a prompt and the tokens generated after it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _join_sources(pieces: Sequence[Piece]) -> Joined | None:
 
 
 def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
-    """What was seen of some queries and a run of keys: exact, with what other keys drew left out.
+    """What was seen of some queries and a run of keys: exact, without the weight of other keys.
 
     Rows sum to less than 1 where the keys left out (a window's own [CLS] and [SEP]) had weight.
     A mask is a rule of positions, so under one the queries and the keys must be the last ones.
@@ -115,7 +115,7 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
     if problem.mask is not None and (rows.stop, keys.stop) != (i, j):
         raise UnavailableError(f"queries {rows} and keys {keys} do not end where the call ends")
     run, columns = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
-    # What keys that are left out drew is in what normalised the rows, and so is what sinks drew.
+    # The log-sum-exp of the call includes the keys that are left out, and its sinks.
     lse, sinks = (problem.lse, problem.sinks) if len(keys) == j else (seen.lse, None)
     part = replace(
         problem,
@@ -143,7 +143,7 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
 
 
 def _cut_links(links: Links, run: slice, keys: range) -> Links:
-    """A link to a key that was left out stays as a weight without a key: it is known, and gone."""
+    """A link to a key that was left out keeps its weight and has no key: −1."""
     indices = links.indices[:, :, run]
     outside = (indices < keys.start) | (indices >= keys.stop)
     return Links(links.weights[:, :, run], (indices - keys.start).masked_fill(outside, -1))
@@ -167,9 +167,8 @@ def _received(problem: Problem, lse: Tensor | None) -> Tensor:
 def without_keys(before: Piece, after: Piece) -> Piece:
     """`before` without its keys and values, where `after` holds them all; `with_keys` undoes it.
 
-    Every row of `after` must go on from the same row of `before`. A cache that grows by copying
-    makes new keys at each token; to hold on to all of them would take memory quadratic in the
-    tokens.
+    Every row of `after` must continue the same row of `before`. A cache that grows by copying makes
+    new keys at each token; keeping all of them would take memory quadratic in the tokens.
     """
     covered = before.first_key >= after.first_key and before.last_key <= after.last_key
     source = before.seen.source
@@ -179,25 +178,25 @@ def without_keys(before: Piece, after: Piece) -> Piece:
         or not isinstance(after.seen.source, Recomputed)
     ):
         return before
-    none = source.problem.key.new_empty(0)
-    return _with_source(before, key=none, value=none)
+    empty = source.problem.key.new_empty(0)
+    return _with_source(before, key=empty, value=empty)
 
 
 def with_keys(pieces: Sequence[Piece]) -> list[Piece]:
     """Pieces with the keys and values that `without_keys` took, as views of those of later ones."""
-    whole = list(pieces)
-    for index in range(len(whole) - 2, -1, -1):
-        before, after = whole[index].seen.source, whole[index + 1].seen.source
+    restored = list(pieces)
+    for index in range(len(restored) - 2, -1, -1):
+        before, after = restored[index].seen.source, restored[index + 1].seen.source
         if (
             isinstance(before, Recomputed)
             and isinstance(after, Recomputed)
             and before.problem.key.ndim == 1
         ):
-            start = whole[index].first_key - whole[index + 1].first_key
-            run = slice(start, start + whole[index].seen.extent.j)
+            start = restored[index].first_key - restored[index + 1].first_key
+            run = slice(start, start + restored[index].seen.extent.j)
             key, value = after.problem.key[:, :, run], after.problem.value[:, :, run]
-            whole[index] = _with_source(whole[index], key=key, value=value)
-    return whole
+            restored[index] = _with_source(restored[index], key=key, value=value)
+    return restored
 
 
 def _with_source(piece: Piece, *, key: Tensor, value: Tensor) -> Piece:

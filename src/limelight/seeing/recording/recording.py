@@ -51,7 +51,7 @@ class Link(NamedTuple):
 
 
 class Strongest(NamedTuple):
-    """The links of largest weight, and those that say little, kept apart from them."""
+    """The links of largest weight; those that say little are listed apart."""
 
     links: list[Link]
     background: list[Link]
@@ -173,8 +173,8 @@ class Recording:
     def top(self, layer: int, head: int, token: Pick, n: int = 8) -> list[tuple[str, float]]:
         """The n tokens that a token looks at most, strongest first, with their weights.
 
-        A word made of several tokens asks with their mean; several tokens ask with their sum. Where
-        the lens kept no weights, the recorded links of one token answer, as many as there are.
+        For a word of several tokens their mean counts, for several picks their sum. Where the lens
+        kept no weights, the recorded links of a single token are all there is.
         """
         check_whole("n", n, 0)
         seen, queries = self.seen(layer), self.find(token, self.queries)
@@ -208,9 +208,9 @@ class Recording:
 
     @property
     def nonfinite(self) -> str:
-        """In words where the numbers stop being numbers; empty where all of them are.
+        """Where the first numbers are not finite, in words; empty where all are.
 
-        A model that overflows gives NaN from some layer on; weights there are no weights.
+        A model that overflows gives NaN from some layer on, and no weights there.
         """
         for number, seen in zip(self.layer_numbers, self.layers, strict=True):
             # the log-sum-exp of a row is NaN or +∞ as soon as one of its scores is
@@ -220,7 +220,7 @@ class Recording:
                 rows = f"{int(wrong.sum()):,} of {wrong.numel():,} rows"
                 where = f"layer {number} (first in head {self.head_numbers[head]}, token {query}"
                 return (
-                    f"The numbers stop being numbers at {where}, {self.queries[query].text!r}; "
+                    f"Numbers are not finite from {where}, {self.queries[query].text!r}; "
                     f"{rows} of that layer): the model overflows or holds NaN."
                 )
         return ""
@@ -261,7 +261,7 @@ class Recording:
     def to_json(self, links: int = 10) -> str:
         """The recording as JSON: tokens, strongest links, means; `views/table.py` has the schema.
 
-        Numbers that are none (NaN, infinity) do not occur in it; `nonfinite` says where they were.
+        NaN and infinity do not occur in it; `nonfinite` says where they were.
         """
         table = importlib.import_module("limelight.views.table")
         return json.dumps(table.as_json(self, links), ensure_ascii=False, allow_nan=False)
@@ -286,7 +286,7 @@ class Recording:
 
             write(self, path)
         else:
-            # Views are built on recordings; only this one door leads the other way, when asked.
+            # Views import recordings; the import in the other direction is made at call time.
             importlib.import_module("limelight.views").save(self, path)
 
     @classmethod

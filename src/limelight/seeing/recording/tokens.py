@@ -40,18 +40,18 @@ def place_tokens(
     """
     tokens: list[Token] = []
     word = -1
-    for (start, end), piece, apart in zip(spans, pieces, special, strict=True):
+    for (start, end), piece, is_special in zip(spans, pieces, special, strict=True):
         part = text[start:end]
         start, end = start + len(part) - len(part.lstrip()), end - len(part) + len(part.rstrip())
         if end <= start:
             # White space alone, or nothing.
             start = end = max(start, end) if part else 0
-        joined = bool(tokens) and not apart and not tokens[-1].special
+        joined = bool(tokens) and not is_special and not tokens[-1].special
         if not (joined and end > start and _runs_on(text, tokens[-1], start)):
             word += 1
         # white space is shown as what it is, not as the tokenizer's sign for it
-        shown = text[start:end] or ("" if apart else part) or piece
-        tokens.append(Token(shown, start, end, word, apart))
+        shown = text[start:end] or ("" if is_special else part) or piece
+        tokens.append(Token(shown, start, end, word, is_special))
     return tuple(tokens)
 
 

@@ -1,6 +1,6 @@
-"""Beams: the rows of a batch that go on from other rows of the call before.
+"""Beams: rows of a batch that continue other rows of the call before.
 
-A line is the way of one row through the calls of a pass: the row that it was in each of them.
+A line is the history of one row: which row it was in each call of a pass.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from limelight.seeing.recording.join import Piece
 
 
 def origins(before: Piece, after: Piece) -> Tensor | None:
-    """Which rows of `before` each row of `after` may go on from; None where one goes on from none.
+    """Which rows of `before` each row of `after` may continue; None where a row continues none.
 
     `b b`, true where the keys that both calls saw are the same numbers, as with a growing cache.
-    Beam search gives a row the keys of another one, or of one that several rows go on from.
+    Beam search gives a row the keys of another one, which several rows may share.
     """
     if before.seen.extent[:2] != after.seen.extent[:2]:
         return None
@@ -38,15 +38,15 @@ def origins(before: Piece, after: Piece) -> Tensor | None:
     # Nearly all rows differ in the last key, which is compared first.
     last = old[:, :, -1]
     equal = torch.stack([(last == row).flatten(1).all(1) for row in new[:, :, -1]]).cpu()
-    in_place = torch.equal(old, new)
+    unchanged = torch.equal(old, new)
     for row, origin in equal.nonzero().tolist():
-        same = row == origin and in_place
+        same = row == origin and unchanged
         equal[row, origin] = same or torch.equal(new[row], old[origin])
     return equal if bool(equal.any(1).all()) else None
 
 
 def rows_before(calls: Sequence[Sequence[Tensor]]) -> list[list[int]]:
-    """The row of the call before that each row of a call goes on from, for each call but the first.
+    """The row of the call before that each row of a call continues, for each call but the first.
 
     `calls` holds what `origins` gave in every layer: a row has the keys of its origin in all of
     them.
@@ -100,14 +100,14 @@ class Rows:
 def batch_of(rows: Sequence[Seen]) -> Seen:
     """What was seen of single rows as one batch."""
 
-    def together(found: tuple[Any, ...]) -> Any:
-        if found[0] is None:
+    def stacked(parts: tuple[Any, ...]) -> Any:
+        if parts[0] is None:
             return None
-        if isinstance(found[0], Links | Pooled):
-            return type(found[0])(*map(together, zip(*found, strict=True)))
-        return torch.cat(found)
+        if isinstance(parts[0], Links | Pooled):
+            return type(parts[0])(*map(stacked, zip(*parts, strict=True)))
+        return torch.cat(parts)
 
-    statistics = Statistics(*map(together, zip(*(row.statistics for row in rows), strict=True)))
+    statistics = Statistics(*map(stacked, zip(*(row.statistics for row in rows), strict=True)))
     sources = [row.source for row in rows if row.source is not None]
     source = Rows(tuple(sources)) if len(sources) == len(rows) else None
     return Seen(rows[0].extent._replace(b=len(rows)), rows[0].lens, statistics, source)

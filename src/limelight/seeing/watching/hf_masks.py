@@ -27,11 +27,11 @@ from limelight.ops.masks.padding import Padding
 
 @dataclass(frozen=True, eq=False)
 class LazyMask:
-    """Rides through a model where it expects a mask of `b 1 i j`, as far as attention.
+    """Stands for a mask of `b 1 i j` on its way through a model to its attention.
 
-    A model that computes with its mask computes attention by itself, and expects numbers to add
-    where another expects truth values, true for what is masked or for what is not. No tensor is
-    right for all of them, so anything done with the mask on its way raises.
+    A model that computes with its mask computes attention by itself: some expect numbers to add,
+    some bools, true for what is masked or for what is not. No tensor is right for all of them, so
+    any operation on the mask raises.
     """
 
     sizes: tuple[int, int, int]
@@ -53,11 +53,11 @@ class LazyMask:
         return torch.Size((b, 1, i, j))
 
     def size(self, dim: int | None = None) -> Any:
-        """As `shape`, which says nothing of the numbers."""
+        """As `shape`, or one of its sizes."""
         return self.shape if dim is None else self.shape[dim]
 
     def contiguous(self) -> LazyMask:
-        """Itself: generate() asks for this before it calls the model."""
+        """Itself: generate() calls this before the model."""
         return self
 
     def to(self, device: Any = None, **options: Any) -> LazyMask:
@@ -69,19 +69,19 @@ class LazyMask:
     def dense(self) -> Tensor:
         """The mask as a bool tensor `b 1 i j`."""
         b, _, i, j = self.shape
-        whole = torch.zeros(self.shape, dtype=torch.bool, device=self.device)
+        dense = torch.zeros(self.shape, dtype=torch.bool, device=self.device)
         part = torch.ones(1, 1, 1, 1, dtype=torch.bool)
         if self.mask is not None:
             part = self.mask.dense(i, min(self.keys, j), b=b, device=self.device)
-        whole[..., : self.keys] = part
-        return whole
+        dense[..., : self.keys] = part
+        return dense
 
     @classmethod
     def __torch_function__(cls, func: Callable[..., Any], *_: Any) -> Any:
         raise _off_the_interface(getattr(func, "__name__", str(func)))
 
     def __getattr__(self, name: str) -> Any:
-        # Asking whether there is a method must not raise anything else; calling it does.
+        # hasattr must work; only a call of the method raises.
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"LazyMask has no attribute {name!r}")
         if callable(getattr(Tensor, name)):
@@ -89,12 +89,13 @@ class LazyMask:
         raise _off_the_interface(name)
 
 
-def _off_the_interface(done: str) -> UnavailableError:
+def _off_the_interface(operation: str) -> UnavailableError:
     return UnavailableError(
-        f"the model computes with its attention mask itself ({done}) instead of handing it to the "
-        'attention interface of transformers, so attn_implementation="limelight" cannot serve it. '
-        'What can be done: load it with attn_implementation="eager"; with output_attentions=True '
-        "it gives dense weights, which Recording.of_weights takes"
+        f"the model computes with its attention mask itself ({operation}) instead of handing it to "
+        "the attention interface of transformers, so "
+        'attn_implementation="limelight" cannot serve it. What can be done: load it with '
+        'attn_implementation="eager"; with output_attentions=True it gives dense weights, which '
+        "Recording.of_weights takes"
     )
 
 
@@ -114,7 +115,7 @@ LazyMask.__hash__ = object.__hash__
 
 @dataclass(frozen=True)
 class _Request:
-    """What `transformers` asks a mask for."""
+    """The call that `transformers` wants a mask for."""
 
     batch: int
     queries: int
@@ -226,7 +227,7 @@ def _made_by(function: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _is_causal(function: Callable[..., Any]) -> bool:
-    """True where no query sees a key behind its own place, whatever else the mask forbids."""
+    """Whether no query sees a later key, whatever else the mask forbids."""
     from transformers import masking_utils as hf
 
     if function is hf.causal_mask_function:
@@ -281,9 +282,9 @@ def _padding(real: Tensor) -> Mask | None:
 
 
 def _packed(numbers: Tensor, request: _Request) -> Mask:
-    """Sequences packed into one row: `b n` numbers that tell them apart."""
-    whole = request.queries == request.keys == numbers.shape[1] and request.diagonal is None
-    if not whole or len(numbers) != 1 or torch.compiler.is_compiling():
+    """Sequences packed into one row: `b n`, the number of each token's sequence."""
+    complete = request.queries == request.keys == numbers.shape[1] and request.diagonal is None
+    if not complete or len(numbers) != 1 or torch.compiler.is_compiling():
         raise _UnknownRuleError
     lengths = torch.unique_consecutive(numbers[0], return_counts=True)[1]
     sizes = tuple(int(length) for length in lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,9 +32,9 @@ def tokens_of_ids(
     pieces = cast("list[str]", tokenizer.convert_ids_to_tokens(list(ids)))
     plain = [token for token in ids if token not in added]
     decoded, spans = _placed(tokenizer, plain, text)
-    rest = iter(spans)
-    whole = [(0, 0) if apart else next(rest) for apart in special]
-    return decoded, place_tokens(decoded, whole, pieces, special)
+    plain_spans = iter(spans)
+    all_spans = [(0, 0) if is_special else next(plain_spans) for is_special in special]
+    return decoded, place_tokens(decoded, all_spans, pieces, special)
 
 
 def _placed(
@@ -49,11 +50,10 @@ def _placed(
             cast("str", tokenizer.decode(ids, clean_up_tokenization_spaces=tidy))
             for tidy in (True, False)
         )
-        for candidate in ([] if text is None else [text], decoded):
-            for decoded in candidate:
-                spans = _offsets(tokenizer, decoded, ids)
-                if spans is not None:
-                    return decoded, spans
+        for candidate in itertools.chain([] if text is None else [text], decoded):
+            spans = _offsets(tokenizer, candidate, ids)
+            if spans is not None:
+                return candidate, spans
     return _decoded(tokenizer, ids)
 
 
@@ -81,7 +81,7 @@ def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[str, l
     for index in range(len(ids)):
         first = max(0, index - _CONTEXT)
         before, after = decode(ids[first:index]), decode(ids[first : index + 1])
-        shared = _shared(before, after)
+        shared = _common_prefix(before, after)
         start = len(text) - (len(before) - shared)
         text = text[:start] + after[shared:]
         # Bytes that become a character together stand at the same place.
@@ -93,7 +93,7 @@ def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[str, l
     return text, spans
 
 
-def _shared(one: str, two: str) -> int:
-    """How many first characters are the same."""
-    pairs = zip(one, two, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(two)))
+def _common_prefix(a: str, b: str) -> int:
+    """The length of the longest common prefix."""
+    pairs = zip(a, b, strict=False)
+    return next((index for index, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))

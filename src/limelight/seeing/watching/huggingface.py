@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 NAME = "limelight"
 _watching: ContextVar[bool] = ContextVar("limelight_watching", default=False)
-"""Whether `watch` switches a model, and says by itself what it did not see."""
+"""Whether `watch` switches a model: it warns by itself of what it did not see."""
 
 
 def register() -> None:
@@ -52,34 +52,34 @@ def register() -> None:
         ) from error
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, lazy_mask)
-    _say_when_asked_for()
+    _warn_of_own_attention()
 
 
-def _say_when_asked_for() -> None:
-    """Warn when a model that computes attention by itself is asked to run on limelight's.
+def _warn_of_own_attention() -> None:
+    """Warn when a model that computes attention by itself is set to run on limelight's.
 
-    transformers accepts any registered name for every model, and has no place to ask us.
+    transformers accepts any registered name for every model, and offers no hook to refuse one.
     """
     from transformers import PreTrainedModel
 
     check = PreTrainedModel.get_correct_attn_implementation
-    if getattr(check, "says_limelight", False):
+    if getattr(check, "warns_of_own_attention", False):
         return
 
     @wraps(check)
     def checked(self: PreTrainedModel, requested_attention: str | None, *args: Any, **options: Any):
         ours = requested_attention == NAME and not _watching.get()
-        if ours and (words := computes_itself(type(self))):
-            warnings.warn(words, RuntimeWarning, stacklevel=2)
+        if ours and (message := own_attention_message(type(self))):
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
         return check(self, requested_attention, *args, **options)
 
-    checked.says_limelight = True  # pyright: ignore[reportAttributeAccessIssue]
+    checked.warns_of_own_attention = True  # pyright: ignore[reportAttributeAccessIssue]
     PreTrainedModel.get_correct_attn_implementation = checked
 
 
 @cache
-def computes_itself(kind: type[Any]) -> str:
-    """What a class of models computes by itself instead of by the interface; empty for nothing."""
+def own_attention_message(kind: type[Any]) -> str:
+    """What a class of models computes by itself, past the interface; empty for nothing."""
     home = sys.modules.get(kind.__module__)
     own = sorted(name for name, part in vars(home).items() if is_own_attention(part, home))
     served = kind._can_set_attn_implementation()
@@ -108,10 +108,14 @@ def _has_own_softmax(kind: type[nn.Module]) -> bool:
         source = inspect.getsource(kind)
     except (OSError, TypeError):
         return False
-    return "softmax" in source.lower() and not any(way in source for way in _WAYS)
+    return "softmax" in source.lower() and not any(call in source for call in _SERVED)
 
 
-_WAYS = ("get_interface(", "scaled_dot_product_attention(", "multi_head_attention_forward(")
+_SERVED = (
+    "get_interface(",
+    "scaled_dot_product_attention(",
+    "multi_head_attention_forward(",
+)
 
 
 def check_model(model: nn.Module) -> None:
@@ -119,7 +123,7 @@ def check_model(model: nn.Module) -> None:
     from transformers import PreTrainedModel
 
     for part in model.modules():
-        # transformers has no public way to ask; to try and fail would leave a warning behind.
+        # transformers has no public test for it, and trying would leave a warning behind.
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
             raise UnavailableError(
                 f"{type(part).__name__} computes its attention by itself instead of through the "
@@ -133,7 +137,7 @@ def switched(model: nn.Module) -> Generator[None]:
 
     Those that compute attention by themselves go on as they are, with masks of their own kind.
     """
-    if "transformers" not in sys.modules:  # then no model is one of its
+    if "transformers" not in sys.modules:  # then no model is of that library
         yield
         return
     from transformers import PreTrainedModel
@@ -153,7 +157,7 @@ def switched(model: nn.Module) -> Generator[None]:
             if part not in done and part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
                 part.set_attn_implementation(NAME)
                 done.update(part.modules())
-        for config in _left_alone(parts):
+        for config in _unserved_configs(parts):
             config._attn_implementation_internal = configs[id(config)][1]
         _watching.reset(token)
         yield
@@ -162,13 +166,13 @@ def switched(model: nn.Module) -> Generator[None]:
             config._attn_implementation_internal = before
 
 
-def _left_alone(parts: list[Any]) -> list[Any]:
-    """The configs of models whose attention is all of their own making, and of no others."""
-    among = set(parts)
+def _unserved_configs(parts: list[Any]) -> list[Any]:
+    """The configs that only models which compute all their attention by themselves have."""
+    models = set(parts)
     configs: dict[int, Any] = {}
-    alone: dict[int, bool] = {}
+    unserved: dict[int, bool] = {}
     for part in parts:
-        others = (other for other in part.modules() if other in among and other is not part)
+        others = (other for other in part.modules() if other in models and other is not part)
         nested = {module for other in others for module in other.modules()}
         attending = {
             type(module)
@@ -180,8 +184,8 @@ def _left_alone(parts: list[Any]) -> list[Any]:
                 is_own_attention(kind, sys.modules.get(kind.__module__)) for kind in attending
             )
             configs[id(part.config)] = part.config
-            alone[id(part.config)] = alone.get(id(part.config), True) and own
-    return [config for key, config in configs.items() if alone[key]]
+            unserved[id(part.config)] = unserved.get(id(part.config), True) and own
+    return [config for key, config in configs.items() if unserved[key]]
 
 
 def attention(
@@ -240,7 +244,7 @@ def _compiled(call: AttentionCall, needs_weights: bool) -> tuple[Tensor, Tensor 
 
 
 def _as_expected(out: Tensor) -> Tensor:
-    """`b h i e` as transformers takes it: `b i h e`."""
+    """`b h i e` → `b i h e`, the layout of transformers."""
     return out.transpose(1, 2).contiguous()
 
 

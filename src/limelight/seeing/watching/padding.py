@@ -35,8 +35,8 @@ def real_run(real: Tensor) -> range | None:
 def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
     """What was seen of some queries of a batch of one on a run of keys, all others being padding.
 
-    Padding looks at tokens too, so what keys received is summed again. Without the tensors of the
-    call (`keep=False`) that cannot be: sums over queries are left out then.
+    Padding attends to tokens too, so what keys received is summed again. Without the tensors of the
+    call (`keep=False`) sums over queries are left out.
     """
     seen = piece.seen
     first = max(0, keys.start - piece.first_key)
@@ -103,8 +103,8 @@ def _part_of_mask(problem: Problem, rows: range, keys: range) -> Mask | None:
         return rule
     if isinstance(rule, Dense):
         return Dense(_part_of_table(rule.tensor, rows, keys))
-    whole = rule.dense(i, j, b=b, h=h, device=problem.query.device)
-    return Dense(_part_of_table(whole, rows, keys))
+    dense = rule.dense(i, j, b=b, h=h, device=problem.query.device)
+    return Dense(_part_of_table(dense, rows, keys))
 
 
 def _without_padding(mask: Mask | None) -> Mask | None:

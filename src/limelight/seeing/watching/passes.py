@@ -1,6 +1,6 @@
 """The calls of a watched model in order: by stack, layer, occurrence and pass.
 
-A pass is a forward call and those that go on from its cache, named by the number of the first.
+A pass is a forward call and those that continue from its cache, named by the number of the first.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Step(NamedTuple):
     """b j: the tokens looked at, where these are others"""
     real: Tensor | None = None
     """b j: which keys are tokens, where some are padding"""
-    turn: int = 0
-    """how often the layer's own stack had begun a text, which tells targets of a source apart"""
+    texts_begun: int = 0
+    """how many texts the layer's own stack had begun: distinguishes the targets of one source"""
     origins: Tensor | None = None
-    """b b: which rows of the call before each row may go on from; None where there is none"""
+    """b b: which rows of the call before each row may continue; None where there is none"""
 
     def row_of(self, tensor: Tensor, row: int) -> list[int]:
         """The row of a tensor; of a batch that was read once for several rows, the one it is."""
@@ -57,7 +57,7 @@ class Stack:
         self._tracks: dict[Key, dict[int, list[Step]]] = {}
 
     def add(self, key: Key, forward: int, step: Step) -> None:
-        """Note a call, which may go on from the one before it."""
+        """Add a call, which may continue the one before it."""
         passes = self._tracks.setdefault(key, {})
         step = step._replace(piece=own_keys(step.piece))
         if passes:
@@ -115,16 +115,16 @@ class Stack:
     def rows_before(
         self, which: int, occurrence: int, own: Sequence[Stack] = ()
     ) -> list[list[int]]:
-        """For each call of a pass but the first: the row of the call before that each goes on from.
+        """For each call of a pass but the first: the row of the call before that each continues.
 
         It holds the same keys in every layer. The keys of a source are the same for all beams, so
-        those of the target's own text (`own`) are asked too.
+        those of the target's own text (`own`) are compared too.
         """
         passes = [self.steps(key, which) for key in self.keys(which, occurrence)]
-        turn = passes[0][0].turn
-        if self.cross and turn:
+        texts_begun = passes[0][0].texts_begun
+        if self.cross and texts_begun:
             for stack in own:
-                number = turn - 1
+                number = texts_begun - 1
                 passes += [stack.steps(key, number) for key in stack.keys(number, 0)]
         same = [steps for steps in passes if len(steps) == len(passes[0])]
         return rows_before(
@@ -142,14 +142,14 @@ class Stack:
 
 
 def _origins(before: Step, after: Step, *, cross: bool) -> Tensor | None:
-    """What `after` goes on from: the cache of the call before, or the next token of a target."""
+    """What `after` continues: the cache of the call before, or a target by its next token."""
     earlier, later = before.piece, after.piece
     if not isinstance(earlier.seen.source, Recomputed) or not isinstance(
         later.seen.source, Recomputed
     ):
-        return None  # weights from elsewhere have no keys to tell it by
+        return None  # weights from elsewhere have no keys to compare
     if cross:
-        follows = before.turn == after.turn and earlier.last_key == later.last_key
+        follows = before.texts_begun == after.texts_begun and earlier.last_key == later.last_key
     else:
         start = later.last_key - later.seen.extent.i
         follows = start > 0 and start == earlier.last_key

@@ -1,8 +1,8 @@
 """Weights that a Hugging Face model computes by itself and can give back: `output_attentions`.
 
 Models off the attention interface compute softmax in code of their own. While such a model is
-watched it is asked for its weights, which are recorded as they come, dense, and taken out of its
-output again where the caller did not ask for them.
+watched, its weights are requested, recorded as they come, dense, and removed from its output again
+where the caller did not request them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _SAMPLING = "Deformable"
 """In the names of modules whose weights are those of points that they sample, not of tokens."""
 
 FAILED = (
-    "limelight.watch asked {} for its attention weights (output_attentions=True), for it computes "
-    "attention by itself. If it runs without and fails with it, its attention cannot be seen."
+    "limelight.watch requested the attention weights of {} (output_attentions=True), which "
+    "computes attention by itself. If it runs without and fails with it, its attention cannot be "
+    "seen."
 )
 
 Record = Callable[[str, int, Tensor], None]
@@ -35,32 +36,32 @@ Record = Callable[[str, int, Tensor], None]
 
 
 @contextmanager
-def asked_for_weights(model: nn.Module, record: Record) -> Generator[None]:
-    """Within the block, models that compute attention by themselves are asked for their weights."""
+def requesting_weights(model: nn.Module, record: Record) -> Generator[None]:
+    """Within the block, models that compute attention by themselves return their weights."""
     hooks: list[Any] = []
     depth = 0
-    asking = False
-    """whether a model runs that was asked for more than the caller did"""
-    wanted = False
-    """whether the caller asked too"""
+    requested_here = False
+    """whether a model runs whose weights only this function requested"""
+    requested_by_caller = False
 
     def enter(part: nn.Module, args: Any, options: dict[str, Any]) -> Any:
-        nonlocal depth, wanted, asking
+        nonlocal depth, requested_by_caller, requested_here
         depth += 1
         if depth > 1 or not _takes_the_option(type(part)):
             return None
         config = getattr(part, "config", None)
-        wanted = bool(options.get("output_attentions", getattr(config, "output_attentions", False)))
-        asking = not wanted
+        default = getattr(config, "output_attentions", False)
+        requested_by_caller = bool(options.get("output_attentions", default))
+        requested_here = not requested_by_caller
         return args, {**options, "output_attentions": True}
 
     def leave(part: nn.Module, _args: Any, options: dict[str, Any], output: Any) -> Any:
-        nonlocal depth, asking
+        nonlocal depth, requested_here
         cached = options.get("past_key_values") is not None
         depth -= 1
         if depth or output is None:  # inside another, or it failed
             return None
-        asking = False
+        requested_here = False
         if not hasattr(output, "keys"):
             return None
         by_window = getattr(getattr(part, "config", None), "model_type", "") in _BY_WINDOW
@@ -71,10 +72,12 @@ def asked_for_weights(model: nn.Module, record: Record) -> Generator[None]:
             for layer, weights in enumerate(layers):
                 if _are_weights(weights, cached=cached or is_cross(label)):
                     record(label, layer, weights)
-        if wanted:
+        if requested_by_caller:
             return None
-        rest = {name: value for name, value in output.items() if not name.endswith("attentions")}
-        return type(output)(**rest)
+        remaining = {
+            name: value for name, value in output.items() if not name.endswith("attentions")
+        }
+        return type(output)(**remaining)
 
     for part in _models(model):
         if computes_own_attention(part):
@@ -83,7 +86,7 @@ def asked_for_weights(model: nn.Module, record: Record) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if asking:
+        if requested_here:
             error.add_note(FAILED.format(type(model).__name__))
         raise
     finally:

@@ -67,8 +67,8 @@ class Unseen:
             return []
         return [path for path in self._named if path in missing]
 
-    def words(self) -> str:
-        """What was not seen, in words; empty where there is nothing to say."""
+    def description(self) -> str:
+        """What was not seen, in words; empty where everything was."""
         paths = self.paths
         if not paths:
             return ""
@@ -77,13 +77,13 @@ class Unseen:
         return f"the attention of {paths[0]}{more} ({', '.join(kinds)})"
 
     def error(self) -> LimelightError:
-        """Why there is nothing to ask for."""
+        """Why nothing was recorded."""
         if not self._begun:
             return OptionError("nothing was recorded: run the model within the block")
-        model, words = type(self._sites.model).__name__, self.words()
+        model, unseen = type(self._sites.model).__name__, self.description()
         reason = (
-            f"computes {words} by itself, so it cannot be seen"
-            if words
+            f"computes {unseen} by itself, so it cannot be seen"
+            if unseen
             else "made no attention call that can be seen"
         )
         return UnavailableError(f"nothing was recorded: {model} {reason}. What is seen: {WAYS}")

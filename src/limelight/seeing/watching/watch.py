@@ -18,7 +18,7 @@ from limelight.ops.torch_calls import torch_calls_of
 from limelight.ops.uncompiled import written
 from limelight.seeing.choice import LENS
 from limelight.seeing.watching.huggingface import switched
-from limelight.seeing.watching.returned import asked_for_weights
+from limelight.seeing.watching.returned import requesting_weights
 from limelight.seeing.watching.watched import Watched
 
 
@@ -75,12 +75,12 @@ def watch(
         watched.unseen.begin(module, path, args, options)
 
     following = watched.sites.following(begin, mode=torch_calls_of(model))
-    returned = asked_for_weights(model, watched.record_weights)
+    returned = requesting_weights(model, watched.record_weights)
     with switched(model), returned, following, intercept(watched.record, locate=watched.locate):
         yield watched
-    if words := watched.unseen.words():
+    if unseen := watched.unseen.description():
         warnings.warn(
-            f"watch did not see {words}: {type(model).__name__} computes it by itself",
+            f"watch did not see {unseen}: {type(model).__name__} computes it by itself",
             RuntimeWarning,
             stacklevel=3,
         )

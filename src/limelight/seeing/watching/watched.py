@@ -35,13 +35,13 @@ class Watched:
     """What was seen of a model while it was watched: by stack, layer, occurrence and pass.
 
     A model with one stack of layers has one way of attending; an encoder-decoder has several
-    (`stacks` names them: "encoder", "decoder", "cross"; where such names do not tell them apart,
-    by the path of their modules). A pass is a forward call and those that go on from its cache.
+    (`stacks` names them: "encoder", "decoder", "cross"; where such names are ambiguous, by the path
+    of their modules). A pass is a forward call and those that continue from its cache.
     A layer that attends more than once in a forward call (two halves, one image after the other, a
     loop) has several occurrences.
 
-    Beam search makes rows go on from other rows. The rows of a pass are those of its last call,
-    each followed back through the calls that it came from.
+    In a beam search rows continue other rows. The rows of a pass are those of its last call, each
+    followed back through the calls that it came from.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Watched:
         """the path of the module that made each call, in the order of the calls"""
         self._stacks: dict[str, Stack] = {}
         self._dense: set[str] = set()
-        """stacks whose weights are those that the model gave back"""
+        """stacks whose weights are those that the model returned"""
 
     def locate(self, call: AttentionCall) -> AttentionCall | None:
         """The call with its place in the model, or None where another model makes it."""
@@ -76,7 +76,7 @@ class Watched:
         return call.replace(**site._replace(layer=site.layer or 0)._asdict())
 
     def record(self, call: AttentionCall) -> Tensor:
-        """Compute a call of the model and note what it saw."""
+        """Compute a call of the model and record what it saw."""
         layer = call.layer or 0
         if in_backward() or (self.layers is not None and layer not in self.layers):
             return call.attend()
@@ -85,19 +85,19 @@ class Watched:
         # The keys of a token that is generated are those of a cache, which goes on growing.
         if self.lens.keep and seen.extent.i == seen.extent.j:
             seen = offload(seen, self.sites.layers)
-        self._note(call.path, call.stack, Key(layer, call.occurrence), call.forward, seen, call)
+        self._add(call.path, call.stack, Key(layer, call.occurrence), call.forward, seen, call)
         return output
 
     def record_weights(self, label: str, layer: int, weights: Tensor) -> None:
-        """Note weights `b h i j` that the model gave back, which it computed by itself."""
+        """Record weights `b h i j` that the model computed by itself and returned."""
         self.unseen.returned(label, layer)
         if self.layers is not None and layer not in self.layers:
             return
         self._dense.add(label)
         seen = Seen.of_weights(weights, self.lens)
-        self._note(label, label, Key(layer, 0), self.sites.forward, seen, None)
+        self._add(label, label, Key(layer, 0), self.sites.forward, seen, None)
 
-    def _note(
+    def _add(
         self, path: str, name: str, key: Key, forward: int, seen: Seen, call: AttentionCall | None
     ) -> None:
         if self.heads is not None:
@@ -113,9 +113,9 @@ class Watched:
         real = self.inputs.real_for(path, first + extent.j)
         if stack.cross:
             key_ids, real = self.inputs.source(extent.j)
-        turn = sum(own.begun(key) for own in self._own_stacks(stack))
+        texts_begun = sum(own.begun(key) for own in self._own_stacks(stack))
         self.order.append(path)
-        stack.add(key, forward, Step(Piece(seen, first), ids, key_ids, real, turn))
+        stack.add(key, forward, Step(Piece(seen, first), ids, key_ids, real, texts_begun))
 
     def _own_stacks(self, stack: Stack) -> list[Stack]:
         """Where the layers of a stack look at their own text."""
@@ -124,7 +124,7 @@ class Watched:
 
     @property
     def is_dense(self) -> bool:
-        """Whether some weights are those that the model computed and gave back."""
+        """Whether some weights are those that the model computed and returned."""
         return bool(self._dense)
 
     @property
@@ -196,7 +196,7 @@ class Watched:
             occurrence: which call of each layer, where layers attend several times in a forward
                 call.
             row: the row of the batch.
-            sequences: the token ids that generate() gave back, `rows n`, after a beam search. `row`
+            sequences: the token ids that generate() returned, `rows n`, after a beam search. `row`
                 then counts its rows, and the beam that became it is followed, which may have ended
                 before the others; without, `row` counts the beams of the last call.
         """
@@ -239,7 +239,7 @@ class Watched:
         made = {"by": f"limelight {__version__}, watch", "lens": repr(self.lens)}
         if stack.path in self._dense:
             made["weights"] = "dense, as the model computed and returned them (output_attentions)"
-        if unseen := self.unseen.words():
+        if unseen := self.unseen.description():
             made["unseen"] = unseen
         return made
 
@@ -271,12 +271,12 @@ class Watched:
                 if ids is not None and _became(ids, steps[0].piece.seen.extent.i, prefix):
                     return line
         raise OptionError(
-            "sequences must be what generate() gave back in this pass, found ids in row "
+            "sequences must be what generate() returned in this pass, found ids in row "
             f"{row} that no beam of it read"
         )
 
     def _sources(self, stack: Stack, which: int, rows: int) -> int:
-        """How many sources the rows of a target are shared out to: beams of one stand together.
+        """How many sources the rows of a target belong to: beams of one source are adjacent.
 
         Targets of different sources may be the same ids; where there is no source, the same ids
         are the same text.
@@ -350,9 +350,9 @@ def _check_same_size(layers: dict[Key, Seen]) -> None:
 
 
 def _became(ids: list[int], prompt: int, sequence: list[int]) -> bool:
-    """True where generate() gave these ids back: after them a token and padding at most.
+    """Whether generate() returned these ids: at most a token and padding may follow them.
 
-    Some models give back what they generated without the prompt that they made themselves.
+    Some models return what they generated without the prompt that they made themselves.
     """
     return any(
         len(own) > 0 and sequence[: len(own)] == own and len(set(sequence[len(own) + 1 :])) <= 1
