@@ -102,8 +102,8 @@ def check_shape(name: str, tensor: Tensor, letters: str, sizes: tuple[int, ...])
 def check_broadcast(name: str, tensor: Tensor, letters: str, sizes: tuple[int, ...]) -> None:
     """Raise unless `tensor` broadcasts to these sizes."""
     fits = tensor.ndim <= len(sizes) and all(
-        size == 1 or size == whole  # `in` does not trace when sizes are symbols
-        for size, whole in zip(reversed(tensor.shape), reversed(sizes), strict=False)
+        size == 1 or size == target  # `in` does not trace when sizes are symbols
+        for size, target in zip(reversed(tensor.shape), reversed(sizes), strict=False)
     )
     if not fits:
         raise ShapeError(

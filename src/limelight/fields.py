@@ -159,28 +159,31 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _fits(
-    value: Any, hint: Any, whole: tuple[type, ...] = (int,), real: tuple[type, ...] = (int, float)
+    value: Any,
+    hint: Any,
+    integers: tuple[type, ...] = (int,),
+    reals: tuple[type, ...] = (int, float),
 ) -> bool:
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, TypeVar | str):
         return True
     if origin in (Union, types.UnionType):
-        return any(_fits(value, arm, whole, real) for arm in inner)
+        return any(_fits(value, arm, integers, reals) for arm in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin is tuple:
         return isinstance(value, tuple) and all(
-            _fits(each, inner[0], whole, real) for each in cast("tuple[Any, ...]", value)
+            _fits(each, inner[0], integers, reals) for each in cast("tuple[Any, ...]", value)
         )
     # A bool is an int to Python, and never one that was meant here.
     if hint in (int, float):
-        kinds = whole if hint is int else real
+        kinds = integers if hint is int else reals
         return isinstance(value, kinds) and not isinstance(value, bool)
     if not isinstance(value, origin or hint):
         return False
     is_sequence = isinstance(value, list | tuple | bytes) and origin in (list, Sequence, Iterable)
     return not is_sequence or all(
-        _fits(each, inner[0], whole, real) for each in cast("Sequence[Any]", value)
+        _fits(each, inner[0], integers, reals) for each in cast("Sequence[Any]", value)
     )
 
 

@@ -1,4 +1,4 @@
-"""What every figure is drawn on: matplotlib without its global state, fonts for any script."""
+"""The canvas of every figure: matplotlib without its global state, fonts for any script."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_single_weights_and_sums_are_those_of_the_dense_weights(mask: Any, alibi
     channels = torch.randn(1, 2, 40, 3)
     expected = dense @ channels.repeat_interleave(2, dim=1)
     torch.testing.assert_close(measures.key_sums(seen, channels), expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(measures.visible(seen), (dense[0, 0] > 0).sum(-1).double())
+    torch.testing.assert_close(measures.visible_counts(seen), (dense[0, 0] > 0).sum(-1).double())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -102,9 +102,9 @@ def test_every_role_but_the_broad_one_has_a_value_weighted_form(roles: HeadRoles
     # near tokens get all of a local head's weight, and of what it carries
     local = roles.scores["local"]
     assert local.value_weighted is not None
-    assert float(local.held.max()) <= 1.0 + 1e-6
+    assert float(local.held_out.max()) <= 1.0 + 1e-6
     assert float(local.value_weighted.max()) <= 1.0 + 1e-6
-    assert float((local.held - local.value_weighted).abs().max()) > 0.01
+    assert float((local.held_out - local.value_weighted).abs().max()) > 0.01
 
 
 def test_shipped_labels_are_those_that_are_measured(roles: HeadRoles) -> None:
@@ -232,18 +232,21 @@ def test_heads_taken_out_add_nothing() -> None:
     roles = HeadRoles("small", 1, scores, torch.zeros(2, 4), torch.zeros(2, 4))
     found = ablate_role(model, roles, count=2, draws=3)
     assert found.heads == ((0, 1), (1, 3))
-    assert found.whole == repeat_loss(model)
+    assert found.baseline == repeat_loss(model)
     assert len(found.random) == len(found.drawn) == 3
     assert all(not set(heads) & set(found.heads) and len(heads) == 2 for heads in found.drawn)
     for layer, head in found.heads:
         model.stack.blocks[layer].attention.output.weight.data[:, 8 * head : 8 * head + 8] = 0
     assert found.without == pytest.approx(repeat_loss(model), abs=1e-5)
-    assert found.without != pytest.approx(found.whole, abs=1e-3)
+    assert found.without != pytest.approx(found.baseline, abs=1e-3)
     assert found.costlier_than == sum(found.without > loss for loss in found.random)
     assert found.table().rows[1] == ("without 0·1, 1·3 (induction)", found.without)
     told = json.loads(found.to_json())
     assert told["heads"] == [[0, 1], [1, 3]]
-    assert told["roles"]["scores"]["induction"]["held"] == roles.scores["induction"].held.tolist()
+    assert (
+        told["roles"]["scores"]["induction"]["held_out"]
+        == roles.scores["induction"].held_out.tolist()
+    )
     assert "<img" in found._repr_html_()
     with pytest.raises(ll.LimelightError, match="taken out of a decoder"):
         ablate_role(torch.nn.Linear(2, 2), roles)

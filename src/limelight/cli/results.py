@@ -1,4 +1,4 @@
-"""How every question's answer leaves a command: as a file, as JSON, or as tables."""
+"""Output of results: as a file, as JSON, or as tables."""
 
 from __future__ import annotations
 

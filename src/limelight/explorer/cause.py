@@ -13,6 +13,7 @@ from limelight.errors import OptionError, UnavailableError
 from limelight.explorer.pausing import pausing
 from limelight.explorer.schemas import LinkToCut
 from limelight.explorer.worker import Job
+from limelight.insight.ablation import Head
 from limelight.insight.cutting import cutting
 from limelight.labels import visible
 from limelight.models.decoder import Decoder
@@ -23,10 +24,6 @@ from limelight.seeing.recording.recording import Link, Recording
 MAX_TOKENS = 256
 """Every link of a token is cut in a run of its own."""
 CANDIDATES = 10
-
-
-Head = tuple[int, int]
-"""layer and head"""
 
 
 def effects(

@@ -34,7 +34,7 @@ def roles(model: Model, corpus: str | None, job: Job) -> dict[str, Any]:
                 "name": name,
                 "chance": score.chance,
                 "needed": score.chance + score.margin,
-                "held": score.held.double().tolist(),
+                "held_out": score.held_out.double().tolist(),
                 "heads": score.assigned.nonzero().tolist(),
             }
             for name, score in roles.scores.items()

@@ -1,1 +1,1 @@
-"""What attention means: measured, not assumed."""
+"""What attention means, measured: salience, roles of heads, causal effects, studies."""

@@ -58,7 +58,7 @@ class Ablation(Result):
     role: str
     heads: tuple[Head, ...]
     """those taken out, by their score for the role"""
-    whole: float
+    baseline: float
     """with all heads"""
     without: float
     """without these"""
@@ -79,7 +79,7 @@ class Ablation(Result):
         names = ", ".join(f"{layer}·{head}" for layer, head in self.heads)
         ordered = sorted(self.random)
         rows: list[tuple[str, float]] = [
-            ("all heads", self.whole),
+            ("all heads", self.baseline),
             (f"without {names} ({self.role})", self.without),
         ]
         if ordered:
@@ -105,7 +105,7 @@ class Ablation(Result):
                      label=f"without {len(self.heads)} at random")  # fmt: skip
         axes.scatter([self.without], [0], color=LIGHT.ask, s=60, marker="D",
                      label=f"without the top {len(self.heads)} ({self.role})")  # fmt: skip
-        axes.axvline(self.whole, color=LIGHT.answer, linestyle="--", label="all heads")
+        axes.axvline(self.baseline, color=LIGHT.answer, linestyle="--", label="all heads")
         axes.set_yticks([])
         axes.set_xlabel("loss on repeated tokens, nats per token", fontsize=9)
         axes.set_title(f"{self.model}: heads taken out", fontsize=10, parse_math=False)

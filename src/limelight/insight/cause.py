@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 PROJECTIONS = 64
-"""Directions along which gradients of a final vector are taken."""
+"""Random directions along which gradients of a final vector are taken."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Cause(Result):
     """What a token's links weigh, and what cutting them causes. l layers, h heads, n keys.
 
     A change is 1 − cosine of the token's final vector (an encoder) or KL(before ‖ after) of the
-    next-token distribution in nats (a decoder, whose later tokens are left out: they have no say).
+    next-token distribution in nats (a decoder, whose later tokens have no effect and are left out).
     """
 
     text: str
@@ -50,7 +50,7 @@ class Cause(Result):
     chosen: str
     """the most likely next token, whose log-probability is followed; empty for an encoder"""
     weight: Tensor
-    """l h n: what the token pays to each key"""
+    """l h n: the token's weight on each key"""
     value_weighted: Tensor
     """l h n: ‖weight · value‖"""
     forbid: Effect
@@ -111,8 +111,8 @@ class Cause(Result):
         _, h, keys = change.shape
         strongest: list[tuple[Link, float]] = []
         for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            layer, rest = divmod(at, h * keys)
-            head, key = divmod(rest, keys)
+            layer, remainder = divmod(at, h * keys)
+            head, key = divmod(remainder, keys)
             weight = float(self.weight[layer, head, key])
             strongest.append((Link(layer, head, self.token, key, weight), value))
         return strongest
@@ -170,7 +170,7 @@ class Cause(Result):
     def correlation_table(self) -> Table:
         """Rank correlations between all measures."""
         rows = [
-            (over, c.first, c.second, c.rho, f"[{c.low:.2f}, {c.high:.2f}]", c.things)
+            (over, c.first, c.second, c.rho, f"[{c.low:.2f}, {c.high:.2f}]", c.size)
             for over, pairs in (
                 ("links", self.link_correlations),
                 ("keys", self.token_correlations),
@@ -225,8 +225,8 @@ def cause(
         progress: whether to show a progress bar; by default only in a terminal.
 
     >>> import limelight as ll
-    >>> found = ll.cause("minilm", "The animal slept because it was tired.", "it", controls=8)
-    >>> found.forbid.change.shape  # layers, heads, keys
+    >>> effects = ll.cause("minilm", "The animal slept because it was tired.", "it", controls=8)
+    >>> effects.forbid.change.shape  # layers, heads, keys
     torch.Size([6, 12, 10])
     """
     check_whole("controls", controls, 0)
@@ -281,10 +281,10 @@ def _random_links(clean: CleanRun, count: int, seed: int) -> tuple[Cuts, tuple[L
     generator = generator_for(seed, 1)
     for number, dense in enumerate(weights):
         dense[:, :, clean.place] = 0.0  # only links that exist, and not the token's own
-        there = (dense[0] > 0).nonzero()
+        candidates = (dense[0] > 0).nonzero()
         share = count * (number + 1) // len(weights) - count * number // len(weights)
-        picked = torch.randperm(len(there), generator=generator)[:share]
-        for head, query, key in there[picked].tolist():
+        picked = torch.randperm(len(candidates), generator=generator)[:share]
+        for head, query, key in candidates[picked].tolist():
             links.append(Link(number, head, query, key, float(dense[0, head, query, key])))
     parts = torch.tensor([link[:4] for link in links], dtype=torch.int64).view(len(links), 4)
     return Cuts(*parts.unbind(1)), tuple(links)
@@ -319,14 +319,14 @@ def gradient_times_input(clean: CleanRun, seed: int) -> Tensor:
             finally:
                 hook.remove()
         if runner.predicts:
-            goal = end.log_softmax(-1)[0, clean.chosen]
+            objective = end.log_softmax(-1)[0, clean.chosen]
         else:
             direction = clean.before.to(end)
             direction = direction / direction.norm()
             drawn = torch.randn(end.shape, generator=generator_for(seed, 2)).to(end)
             drawn = drawn - (drawn @ direction)[:, None] * direction
-            goal = (drawn * end).sum() / clean.before.norm().to(end)
-        (gradient,) = torch.autograd.grad(goal, leaves[0])
+            objective = (drawn * end).sum() / clean.before.norm().to(end)
+        (gradient,) = torch.autograd.grad(objective, leaves[0])
     products = (gradient * leaves[0].detach()).sum(-1).double()
     return products.square().mean(0).sqrt().cpu()
 
@@ -358,5 +358,5 @@ def _result(clean: CleanRun, text: str, measured: dict[str, Any], seed: int) -> 
 
 
 def _place(at: int, shape: Sequence[int]) -> tuple[int, int, int]:
-    layer, rest = divmod(at, shape[1] * shape[2])
-    return layer, *divmod(rest, shape[2])
+    layer, remainder = divmod(at, shape[1] * shape[2])
+    return layer, *divmod(remainder, shape[2])

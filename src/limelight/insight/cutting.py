@@ -81,12 +81,12 @@ def cut_call(call: AttentionCall, mask: Mask | Tensor, how: How) -> AttentionCal
     return call.replace(mask=both, lse=call.normaliser(), sinks=None)
 
 
-Cuts = dict[int, dict[int, dict[int, list[int]]]]
+_Cuts = dict[int, dict[int, dict[int, list[int]]]]
 """keys by layer, head and query"""
 
 
-def _by_layer(links: Iterable[Link]) -> Cuts:
-    cuts: Cuts = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
+def _by_layer(links: Iterable[Link]) -> _Cuts:
+    cuts: _Cuts = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     try:
         several = list(links)
     except TypeError:  # also a tensor of one number, which has no length
@@ -117,12 +117,12 @@ def _mask(call: AttentionCall, heads: dict[int, dict[int, list[int]]]) -> Mask |
         pairs = sorted((row, column) for row, column in places if 0 <= row < i and 0 <= column < j)
         if pairs:
             shared[tuple(pairs)].append(head)
-    whole: Mask | None = None
+    mask: Mask | None = None
     for pairs, cut_heads in shared.items():
         kept = without(pairs)
         if len(cut_heads) < h:
             others = torch.ones(1, h, 1, 1, dtype=torch.bool, device=call.query.device)
             others[:, cut_heads] = False
             kept = kept | Dense(others)
-        whole = kept if whole is None else whole & kept
-    return whole
+        mask = kept if mask is None else mask & kept
+    return mask

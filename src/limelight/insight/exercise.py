@@ -14,7 +14,7 @@ from limelight.errors import OptionError
 from limelight.fields import checked
 from limelight.insight.result import Result
 from limelight.insight.table import Table
-from limelight.insight.worked.example import Head, Layer, Worked
+from limelight.insight.worked.example import HeadMatrices, Layer, Worked
 from limelight.insight.worked.writing import toml
 from limelight.ops.masks.band import causal
 from limelight.rng import generator_for
@@ -107,7 +107,7 @@ def exercise(
     rule = causal() if mask == "causal" else None
     for _ in range(_TRIES):
         x = torch.randint(0, 13, (tokens, size), generator=rng).double() / 10
-        drawn: list[Head] = []
+        drawn: list[HeadMatrices] = []
         while len(drawn) < heads and (head := _draw_head(x, rng)) is not None:
             drawn.append(head)
         if len(drawn) < heads:
@@ -121,7 +121,7 @@ def exercise(
     )
 
 
-def _draw_head(x: Tensor, rng: torch.Generator) -> Head | None:
+def _draw_head(x: Tensor, rng: torch.Generator) -> HeadMatrices | None:
     """Matrices under which these tokens have friendly numbers: the first of many drawn, or None."""
     size = x.shape[1]
     w_query, w_key, w_value = (_whole(size, rng) for _ in range(3))
@@ -136,7 +136,7 @@ def _draw_head(x: Tensor, rng: torch.Generator) -> Head | None:
     if not bool(friendly.any()):
         return None
     first = int(friendly.int().argmax())
-    return Head(w_query[first], w_key[first], w_value[first])
+    return HeadMatrices(w_query[first], w_key[first], w_value[first])
 
 
 def _whole(size: int, rng: torch.Generator) -> Tensor:

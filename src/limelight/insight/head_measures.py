@@ -123,15 +123,15 @@ def _problem(seen: Seen) -> Problem:
     return seen.source.problem
 
 
-def visible(seen: Seen) -> Tensor:
+def visible_counts(seen: Seen) -> Tensor:
     """How many keys each query may see: `i`."""
     problem, extent = _problem(seen), seen.extent
     if problem.mask is None:
         return torch.full((extent.i,), float(extent.j), dtype=torch.float64)
-    whole = Extent(1, 1, extent.i, extent.j)
+    one_head = Extent(1, 1, extent.i, extent.j)
     counts = [
         problem.mask.allowed(
-            Region.at(whole, slice(0, 1), slice(0, 1), slice(a, min(a + 64, extent.i)),
+            Region.at(one_head, slice(0, 1), slice(0, 1), slice(a, min(a + 64, extent.i)),
                       slice(0, extent.j), torch.device("cpu"))
         ).expand(1, 1, -1, extent.j)[0, 0].sum(-1)
         for a in range(0, extent.i, 64)
@@ -139,7 +139,7 @@ def visible(seen: Seen) -> Tensor:
     return torch.cat(counts).double().clamp(min=1)
 
 
-class Piece(NamedTuple):
+class Excerpt(NamedTuple):
     """A piece of text as a model reads it."""
 
     ids: Tensor
@@ -147,33 +147,33 @@ class Piece(NamedTuple):
     """n, bool: punctuation and special tokens"""
 
 
-def in_text(sums: Sums, layers: Sequence[Seen], piece: Piece, embeddings: Tensor) -> None:
+def in_text(sums: Sums, layers: Sequence[Seen], excerpt: Excerpt, embeddings: Tensor) -> None:
     """Where heads look in running text, and what it would be if weight were spread evenly."""
-    n = len(piece.ids)
-    seen_keys = visible(layers[0])
+    n = len(excerpt.ids)
+    seen_keys = visible_counts(layers[0])
     places = torch.arange(n)
     pairs = {
         "previous": (places[1:], places[1:] - 1),
         "next": (places[:-1], places[:-1] + 1),
         "self": (places, places),
         "first": (places[1:], torch.zeros(n - 1, dtype=torch.int64)),
-        "same token": _same(piece.ids),
+        "same token": _same(excerpt.ids),
         "local": _near(n),
     }
     for name, (queries, keys) in pairs.items():
         if not len(queries):
             continue
-        askers = float(len(queries.unique()))
-        _add_shares(sums, name, layers, queries, keys, askers)
+        query_count = float(len(queries.unique()))
+        _add_shares(sums, name, layers, queries, keys, query_count)
         even = allowed_pairs(layers[0], queries, keys).expand(1, 1, -1)[0, 0] / seen_keys[queries]
-        sums.add(f"chance {name}", even.sum(), askers)
-    _separators(sums, layers, piece, seen_keys)
+        sums.add(f"chance {name}", even.sum(), query_count)
+    _separators(sums, layers, excerpt, seen_keys)
     stacked = torch.stack
     entropy = stacked([seen.entropy[0][:, 1:].sum(-1) for seen in layers])
     sums.add("entropy", entropy, n - 1)
     sums.add("even entropy", seen_keys[1:].log().sum(), n - 1)
     sums.add("reach", stacked([seen.distance[0].sum(-1) for seen in layers]), n)
-    _semantics(sums, layers, piece, embeddings)
+    _semantics(sums, layers, excerpt, embeddings)
 
 
 def pair_shares(seen: Seen, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -206,11 +206,11 @@ def _same(ids: Tensor, most: int = 8) -> tuple[Tensor, Tensor]:
     return table[:, 0], table[:, 1]
 
 
-def _separators(sums: Sums, layers: Sequence[Seen], piece: Piece, seen_keys: Tensor) -> None:
+def _separators(sums: Sums, layers: Sequence[Seen], excerpt: Excerpt, seen_keys: Tensor) -> None:
     """Weight on punctuation and special tokens, without the first token."""
-    marks = piece.separates.clone()
+    marks = excerpt.separates.clone()
     marks[0] = False
-    n = len(piece.ids)
+    n = len(excerpt.ids)
     raw: list[Tensor] = []
     weighted: list[Tensor] = []
     for seen in layers:
@@ -236,16 +236,16 @@ def _near(n: int) -> tuple[Tensor, Tensor]:
     return queries[inside], keys[inside]
 
 
-def _semantics(sums: Sums, layers: Sequence[Seen], piece: Piece, embeddings: Tensor) -> None:
+def _semantics(sums: Sums, layers: Sequence[Seen], excerpt: Excerpt, embeddings: Tensor) -> None:
     """What a correlation of weights with the cosine of static embeddings is made of."""
-    n = len(piece.ids)
-    plain = (~piece.separates).nonzero()[:, 0]
+    n = len(excerpt.ids)
+    plain = (~excerpt.separates).nonzero()[:, 0]
     if len(plain) < 4:
         return
-    generator = generator_for(n, int(piece.ids.sum()))
+    generator = generator_for(n, int(excerpt.ids.sum()))
     queries = plain.repeat_interleave(_KEYS)
     keys = plain[torch.randint(len(plain), (len(queries),), generator=generator)]
-    kept = (piece.ids[queries] != piece.ids[keys]) & (
+    kept = (excerpt.ids[queries] != excerpt.ids[keys]) & (
         allowed_pairs(layers[0], queries, keys).expand(1, 1, -1)[0, 0]
     )
     queries, keys = queries[kept], keys[kept]
@@ -277,7 +277,7 @@ def repeats(sums: Sums, runner: Runner, vocabulary: Tensor, begin: int | None, s
     layers, _ = watch_rows(runner, rows, Lens())
     first = rows.shape[1] - size
     queries = torch.arange(first, rows.shape[1])
-    even = 1 / visible(layers[0])[queries]
+    even = 1 / visible_counts(layers[0])[queries]
     # The first of the second half follows the end of the first: its copy is only known after it.
     for name, keys in (("induction", queries - size + 1), ("duplicate token", queries - size)):
         _add_shares(sums, name, layers, queries, keys, len(queries) * len(rows))
@@ -305,7 +305,7 @@ def syntax(
     """
     raw = torch.stack([seen.top.indices for seen in layers])  # l b h i k
     weighted = torch.stack([seen.value_top.indices for seen in layers])
-    for row, (sentence, _, places, aside) in enumerate(group):
+    for row, (sentence, _, places, excluded) in enumerate(group):
         for relation in RELATIONS:
             for first, second in sentence.pairs(relation):
                 if not places[first] or not places[second]:  # no token spells it
@@ -314,26 +314,26 @@ def syntax(
                     query, keys = places[query_role][-1], places[key_role]
                     name = f"{relation} {way}"
                     for prefix, links in (("", raw), ("value ", weighted)):
-                        best = _strongest(links[:, row, :, query], aside)
+                        best = _strongest(links[:, row, :, query], excluded)
                         sums.add(prefix + name, torch.isin(best, torch.tensor(keys)).double(), 1)
                     for offset in _OFFSETS:
                         hit = float(query + offset in keys)
                         sums.add(f"offset {offset} {name}", torch.tensor(hit), 1)
 
 
-def _strongest(indices: Tensor, aside: frozenset[int]) -> Tensor:
+def _strongest(indices: Tensor, excluded: frozenset[int]) -> Tensor:
     """The first of the strongest keys that counts, −1 where none does: `l h` from `l h k`."""
-    counts = ~torch.isin(indices, torch.tensor(sorted({*aside, -1})))
+    counts = ~torch.isin(indices, torch.tensor(sorted({*excluded, -1})))
     first = counts.double().argmax(-1, keepdim=True)
     best = indices.gather(-1, first)[..., 0]
     return torch.where(counts.any(-1), best, -1)
 
 
-def best_offset(chosen: Sums, held: Sums, name: str) -> float:
+def best_offset(chosen: Sums, held_out: Sums, name: str) -> float:
     """How often the offset that served best on the chosen half serves on the other."""
     rates = {offset: float(chosen.mean(f"offset {offset} {name}")) for offset in _OFFSETS}
     best = max(rates, key=lambda offset: rates[offset])
-    return float(held.mean(f"offset {best} {name}"))
+    return float(held_out.mean(f"offset {best} {name}"))
 
 
 def retrieval(
@@ -351,7 +351,7 @@ def retrieval(
         layers, logits = watch_rows(runner, ids[None], Lens(top=1, value_top=1), steps)
         copied = logits[0].argmax(-1).cpu() == ids[steps + 1]
         start, stop = len(before), len(before) + len(needle)
-        there = torch.arange(start, stop)
+        needle_places = torch.arange(start, stop)
         for prefix in ("", "value "):
             hits: list[Tensor] = []
             for seen in layers:
@@ -361,7 +361,7 @@ def retrieval(
                 same = ids[top.clamp(min=0)] == ids[steps + 1]
                 hits.append((inside & same & copied).double().sum(-1))
             sums.add(f"{prefix}retrieval", torch.stack(hits), float(copied.sum()))
-        even = (ids[there][None] == ids[steps + 1][:, None]).sum(-1) / (steps + 1)
+        even = (ids[needle_places][None] == ids[steps + 1][:, None]).sum(-1) / (steps + 1)
         sums.add("chance retrieval", (even * copied).sum(), float(copied.sum()))
 
 

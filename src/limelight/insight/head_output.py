@@ -40,9 +40,9 @@ class HeadOutput(Result):
     written: Tensor
     """m: Σ_j w_ij W_o v_j, before the output's bias and what follows"""
     weights: Tensor
-    """n: w_ij, what the query pays"""
+    """n: w_ij, the query's weights"""
     norms: Tensor
-    """n: ‖w_ij W_o v_j‖, what it takes"""
+    """n: ‖w_ij W_o v_j‖, what each token contributes"""
     sources: tuple[str, ...]
     parts: Tensor
     """n s: the share of each token and source; adds up to ‖written‖"""
@@ -142,10 +142,10 @@ def wrote(
 
     >>> import limelight as ll
     >>> rec = ll.look("The animal slept because it was tired.")
-    >>> found = ll.wrote(rec, 3, 1, "it")
-    >>> found.tokens[int(found.norms.argmax())]
+    >>> output = ll.wrote(rec, 3, 1, "it")
+    >>> output.tokens[int(output.norms.argmax())]
     'animal'
-    >>> abs(float(found.parts.sum()) - found.size) < 1e-4
+    >>> abs(float(output.parts.sum()) - output.size) < 1e-4
     True
     """
     run = decompose(rec, layer, head, model)
@@ -153,9 +153,9 @@ def wrote(
     weights, output_map = run.weights(i), run.output_map()
     written = output_map @ run.output(i)
     along = output_map.T @ (written / written.norm().clamp(min=1e-30))
-    # by way of W_o = basis · rest, directions span all that the head can write, its bias included
-    basis, rest = torch.linalg.qr(output_map)
-    turns, gains, _ = torch.linalg.svd(rest @ run.value_map(), full_matrices=True)
+    # by the QR of W_o the directions span all that the head can write, its bias included
+    basis, triangular = torch.linalg.qr(output_map)
+    turns, gains, _ = torch.linalg.svd(triangular @ run.value_map(), full_matrices=True)
     output = basis @ turns
     gains = nn.functional.pad(gains, (0, output.shape[1] - len(gains)))
     names: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from limelight.errors import OptionError, UnavailableError
 from limelight.fields import checked
 from limelight.insight import head_measures as measures
-from limelight.insight.head_measures import Piece, Sums
+from limelight.insight.head_measures import Excerpt, Sums
 from limelight.insight.probes import RELATIONS, Sentence, filler_texts, needles, sentences
 from limelight.insight.progress import tracked
 from limelight.insight.result import Result
@@ -68,7 +68,7 @@ class Score(NamedTuple):
 
     chosen: Tensor
     """l h: on the half that heads are chosen by"""
-    held: Tensor
+    held_out: Tensor
     """l h: on the held-out half"""
     chance: float
     """what a head would have by chance, or by the best fixed offset, on the held-out half"""
@@ -80,7 +80,8 @@ class Score(NamedTuple):
     @property
     def assigned(self) -> Tensor:
         """Which heads beat chance by the margin on both halves: l h."""
-        return (self.chosen > self.chance + self.margin) & (self.held > self.chance + self.margin)
+        needed = self.chance + self.margin
+        return (self.chosen > needed) & (self.held_out > needed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +111,12 @@ class HeadRoles(Result):
     @property
     def sink_share(self) -> float:
         """The share of heads that give the first token more than 0.3 on average."""
-        return float((self.scores["first"].held > SINK).double().mean())
+        return float((self.scores["first"].held_out > SINK).double().mean())
 
     def roles(self, layer: int, head: int) -> list[str]:
         """The roles of a head, the one that stands out most first; those of many heads last."""
         lifts = {
-            name: float((score.held[layer, head] - score.chance) / max(1e-9, 1 - score.chance))
+            name: float((score.held_out[layer, head] - score.chance) / max(1e-9, 1 - score.chance))
             for name, score in self.scores.items()
             if bool(score.assigned[layer, head])
         }
@@ -139,7 +140,7 @@ class HeadRoles(Result):
         """The n heads with the highest held-out score of a role: layer, head, score."""
         best = (
             self.scores[find_role(role, self.scores)]
-            .held.flatten()
+            .held_out.flatten()
             .topk(min(n, self.layers * self.heads))
         )
         return [
@@ -195,7 +196,7 @@ class HeadRoles(Result):
         axes = figure.add_subplot()
         for layer, row in enumerate(first):
             for head, name in enumerate(row):
-                strength = 0.0 if not name else float(self.scores[name].held[layer, head])
+                strength = 0.0 if not name else float(self.scores[name].held_out[layer, head])
                 axes.add_patch(_cell(head, layer, colours.get(name, LIGHT.line), strength))
                 if name:
                     label = f"{strength:.2f}".removeprefix("0")
@@ -304,7 +305,7 @@ def _read_text(
     marks = torch.tensor([token.special or token.separates for token in runner.tokens])
     ids = runner.inputs.cpu()
     vectors = measures.static_embeddings(runner.embedding, runner.inputs).cpu()
-    measures.in_text(sums, layers, Piece(ids, marks), vectors)
+    measures.in_text(sums, layers, Excerpt(ids, marks), vectors)
     return 1
 
 
@@ -381,34 +382,36 @@ def _sentences(
             ]
             for role, (start, stop) in sentence.spans.items()
         }  # fmt: skip
-        aside = frozenset({0} | {at for at, token in enumerate(runner.tokens) if token.special})
-        groups.setdefault(len(runner.inputs), []).append((sentence, runner.inputs, places, aside))
+        excluded = frozenset({0} | {at for at, token in enumerate(runner.tokens) if token.special})
+        groups.setdefault(len(runner.inputs), []).append(
+            (sentence, runner.inputs, places, excluded)
+        )
     for group in tracked(groups.values(), "sentences", len(groups), progress=progress):
         runner = runner_for(model, group[0][0].text, tokenizer=tokenizer)
         layers, _ = measures.watch_rows(runner, torch.stack([ids for _, ids, _, _ in group]))
         measures.syntax(sums, layers, group)
 
 
-def _result(name: str, texts: int, chosen: Sums, held: Sums) -> HeadRoles:
+def _result(name: str, texts: int, chosen: Sums, held_out: Sums) -> HeadRoles:
     scores: dict[str, Score] = {}
     for role in (*POSITIONS, *COPYING):
-        if role not in held.sums or role not in chosen.sums:
+        if role not in held_out.sums or role not in chosen.sums:
             continue
         margin = HIT_MARGIN if role == "retrieval" else WEIGHT_MARGIN
-        weighted = held.mean(f"value {role}") if f"value {role}" in held.sums else None
-        even = float(held.mean(f"chance {role}"))
-        scores[role] = Score(chosen.mean(role), held.mean(role), even, margin, weighted)
-    broad = [half.mean("entropy") / half.mean("even entropy") for half in (chosen, held)]
+        weighted = held_out.mean(f"value {role}") if f"value {role}" in held_out.sums else None
+        even = float(held_out.mean(f"chance {role}"))
+        scores[role] = Score(chosen.mean(role), held_out.mean(role), even, margin, weighted)
+    broad = [half.mean("entropy") / half.mean("even entropy") for half in (chosen, held_out)]
     scores["broad"] = Score(broad[0], broad[1], BROAD, 0.0)
     for relation in RELATIONS:
         # the direction that serves better on the chosen half
         ways = [f"{relation} {way}" for way in "→←"]
         best = max(ways, key=lambda way: float(chosen.mean(way).max()))
         scores[best] = Score(
-            chosen.mean(best), held.mean(best), measures.best_offset(chosen, held, best),
-            HIT_MARGIN, held.mean(f"value {best}"),
+            chosen.mean(best), held_out.mean(best), measures.best_offset(chosen, held_out, best),
+            HIT_MARGIN, held_out.mean(f"value {best}"),
         )  # fmt: skip
-    alike = [measures.semantics(half) for half in (chosen, held)]
-    weighted = measures.semantics(held, "value ")
+    alike = [measures.semantics(half) for half in (chosen, held_out)]
+    weighted = measures.semantics(held_out, "value ")
     scores["semantics"] = Score(alike[0], alike[1], 0.0, HIT_MARGIN, weighted)
-    return HeadRoles(name, texts, scores, held.mean("entropy"), held.mean("reach"))
+    return HeadRoles(name, texts, scores, held_out.mean("entropy"), held_out.mean("reach"))

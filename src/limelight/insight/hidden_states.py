@@ -69,7 +69,7 @@ def hidden_states(runner: Runner, blocks: list[nn.Module]) -> tuple[Tensor, list
 
 
 def _run(runner: Runner, interceptor: Interceptor) -> None:
-    """One undisturbed pass over the text."""
+    """One pass over the text, with an interceptor that changes nothing."""
     model = runner.model
     with through_the_seam(model), eval_mode(model), torch.no_grad(), intercept(interceptor, model):
         runner.run(runner.rows(1), -1)

@@ -1,4 +1,4 @@
-"""What happens to one token's end when links are cut: many cuts as the rows of a batch."""
+"""How a token's final output changes when links are cut: many cuts as the rows of a batch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from limelight.ops.problem import Problem
 ALL = -1
 """Stands for every layer, every head, or every other query."""
 _LEAST = 1e-20
-"""The least that must be left of a row for float32 weights to say how it is shared."""
+"""What must at least remain of a row for float32 weights to give its distribution."""
 
 
 class Cuts(NamedTuple):
-    """One link for each row of a batch: who no longer sees whom, where. `ALL` serves but as key."""
+    """One link to cut for each row of a batch; layer, head and query may be `ALL`."""
 
     layer: Tensor
     head: Tensor
@@ -46,7 +46,7 @@ class Cuts(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """How far each cut moved a token's end."""
+    """How much each cut changed a token's final output."""
 
     change: Tensor
     """1 − cosine of the final vector, or KL(before ‖ after) of the next-token distribution, nats"""
@@ -61,7 +61,7 @@ class Effect(NamedTuple):
 
 
 class CleanRun:
-    """A runner with its undisturbed run: what cuts are measured against."""
+    """A runner and its run without cuts: the baseline of every cut."""
 
     def __init__(self, runner: Runner, place: int, *, progress: bool | None = None) -> None:
         self.runner, self.place, self.progress = runner, place, progress
@@ -82,7 +82,7 @@ class CleanRun:
         return int(self.before.argmax())
 
     def effect(self, ends: Tensor) -> Effect:
-        """Of rows that ended so: `b c`."""
+        """The effect, given the final outputs of some rows: `b c`."""
         ends = ends.double()
         if not self.runner.predicts:
             same = torch.cosine_similarity(ends, self.before[None], dim=-1)
@@ -98,7 +98,7 @@ class CleanRun:
         )
 
     def uniform(self, cuts: Cuts, title: str) -> Effect:
-        """The effect of equal weights in place of a query's own; keys are not looked at."""
+        """The effect of equal weights in place of a query's own; `cuts.key` is ignored."""
         return self._run(cuts, _uniform_weights, self._uniform_row, title)
 
     def _run(
@@ -127,7 +127,7 @@ class CleanRun:
         interceptor: Callable[[Cuts], Interceptor],
         row: Callable[[Cuts], Tensor | None],
     ) -> Tensor:
-        """What the rows of a batch end as, run from where they begin to differ."""
+        """The final outputs of the rows of a batch, run from where they begin to differ."""
         count, layer, patcher = len(part.key), int(part.layer[0]), self._patcher
         own = bool((part.query == self.place).all())
         if patcher is not None and own and layer != ALL:
@@ -148,11 +148,11 @@ class CleanRun:
         return value.repeat_interleave(self.layers[layer].extent.h // len(value), dim=0)
 
     def _row(self, layer: int) -> Tensor:
-        """What the token pays in a layer: h j."""
+        """The token's weights in a layer: h j."""
         return self.layers[layer].rows([self.place])[0, :, 0]
 
     def _cut_row(self, part: Cuts, how: How) -> Tensor | None:
-        """What the token pays with links cut, `b h j`; None where float32 forgot what is left."""
+        """The token's weights with links cut, `b h j`; None where float32 lost the others."""
         weights = self._row(int(part.layer[0]))
         h, j = weights.shape
         removed = _hit_heads(part, h)[:, :, None] & (part.key[:, None, None] == torch.arange(j))

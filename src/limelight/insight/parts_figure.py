@@ -1,4 +1,4 @@
-"""The figure of a sum taken apart: a matrix of positive and negative parts."""
+"""The figure of a decomposed sum: a matrix of positive and negative parts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Activation patching: a clean run is cached, and only what follows a change is computed again.
 
 A cut in layer t changes nothing before it, and in it only the row of the token that looks. What
-every layer took in is kept from the undisturbed run; of layer t one row is computed, of the last
+every layer took in is kept from the run without cuts; of layer t one row is computed, of the last
 layer too, and of a decoder, whose earlier tokens do not see this one, one row of every layer.
 """
 
@@ -64,7 +64,7 @@ class EncoderPatcher:
         self._inputs = block_inputs(model, lambda: model(inputs[None]))
 
     def patch_heads(self, layer: int, heads: Tensor) -> Tensor:
-        """The token's end where its heads in a layer gave this, `b h e`: `b c`."""
+        """The token's final output where its heads in a layer gave `b h e`: `b c`."""
         block_input = self._inputs[layer]
         row = _finish_block(block_input.block, block_input.x[:, self._place], heads)
         if layer + 1 == len(self._inputs):
@@ -74,7 +74,7 @@ class EncoderPatcher:
         return self._on(layer + 1, x)
 
     def rerun_from(self, layer: int, count: int) -> Tensor:
-        """The token's end in so many rows, run from a layer on: `b c`."""
+        """The token's final output in so many rows, run from a layer on: `b c`."""
         return self._on(layer, self._inputs[layer].x.expand(count, -1, -1))
 
     def _on(self, layer: int, x: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class DecoderPatcher:
         self._inputs = block_inputs(model, lambda: model.hidden(inputs[None, -1:], cache=own))
 
     def patch_heads(self, layer: int, heads: Tensor) -> Tensor:
-        """The logits where the last token's heads in a layer gave this, `b h e`: `b c`."""
+        """The logits where the last token's heads in a layer gave `b h e`: `b c`."""
         block_input = self._inputs[layer]
         return self._on(
             layer + 1, _finish_block(block_input.block, block_input.x[:, 0], heads)[:, None]

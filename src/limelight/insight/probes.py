@@ -185,7 +185,7 @@ def needles(half: int, count: int = 8, seed: int = 0) -> list[Needle]:
 
 
 def filler_texts(count: int, seed: int = 0) -> list[str]:
-    """Texts of plain sentences in ever other orders."""
+    """Texts of plain sentences, each in another order."""
     generator = generator_for(seed, 11)
     orders = (torch.randperm(len(FILLER), generator=generator).tolist() for _ in range(count))
     return [" ".join(FILLER[at] for at in order[:8]) for order in orders]

@@ -1,4 +1,4 @@
-"""How far two measures rank the same things alike, and how sure that is."""
+"""Rank correlation of two measures, with a bootstrap interval."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Correlation(NamedTuple):
     rho: float
     low: float
     high: float
-    things: int
-    """how many things were ranked"""
+    size: int
+    """how many values were ranked"""
 
     def __str__(self) -> str:
         return f"{self.rho:.2f} [{self.low:.2f}, {self.high:.2f}]"
@@ -54,9 +54,9 @@ def spearman(first: Tensor, second: Tensor) -> Tensor:
 
 
 def correlations(measures: Mapping[str, Tensor], *, seed: int = 0) -> tuple[Correlation, ...]:
-    """Spearman's ρ of every two measures of the same things, with bootstrap intervals over them.
+    """Spearman's ρ of every two measures of the same items, with bootstrap intervals over them.
 
-    A resample is how often it drew each thing. Sorted once, a measure's ranks in every resample are
+    A resample is how often it drew each value. Sorted once, a measure's ranks in every resample are
     running sums of these counts, and no resample is sorted again.
     """
     flat = {name: values.flatten().double() for name, values in measures.items()}
@@ -82,7 +82,7 @@ def correlations(measures: Mapping[str, Tensor], *, seed: int = 0) -> tuple[Corr
 
 
 def _resampled_ranks(values: Tensor, counts: Tensor) -> Tensor:
-    """The rank of each thing in each resample, less the mean rank: `draws n`."""
+    """The rank of each value in each resample, minus the mean rank: `draws n`."""
     ordered, order = values.sort()
     upto = counts[:, order].cumsum(-1)
     before = nn.functional.pad(upto, (1, 0))

@@ -1,4 +1,4 @@
-"""What a token's vector is the sum of on its way through a model: one run, taken apart by source.
+"""The residual stream of a token as a sum over its sources, from one run of the model.
 
 Sources are the token's embedding, its position, every earlier head and feed-forward layer, and the
 biases between. A norm is linear once its scale is held fixed at what it was in the run, so that
@@ -40,7 +40,7 @@ ALL_SOURCES = "all sources, exact with the scale of norms held fixed"
 def decompose(
     rec: Recording, layer: int, head: int, model: nn.Module | None
 ) -> ResidualDecomposition:
-    """Run the model of a recording on its text again, ready to be taken apart at one head.
+    """Run the model of a recording on its text again, to be decomposed at one head.
 
     Args:
         rec: a recording by an encoder or decoder of ours.
@@ -80,14 +80,14 @@ def token_ids(rec: Recording, model: Encoder | Decoder) -> Tensor:
             f"{model.name or 'this model'} reads at once, found {len(names):,}"
         )
     if known is None:
-        found = [int(name) if name.isdecimal() else None for name in names]
+        ids = [int(name) if name.isdecimal() else None for name in names]
     else:
         encoded = known.encode(rec.text, limit=model.config.context)
         special = [token in known.special for token in encoded.ids]
         if place_tokens(rec.text, encoded.spans, encoded.pieces, special) == rec.tokens:
             return torch.tensor(encoded.ids)
-        found = [known.tokenizer.token_to_id(name) for name in names]
-    ids = [token for token in found if token is not None and token < model.config.vocabulary]
+        ids = [known.tokenizer.token_to_id(name) for name in names]
+    ids = [token for token in ids if token is not None and token < model.config.vocabulary]
     if len(ids) < len(names):
         raise UnavailableError(
             f"the tokens of the recording are not those of {model.name or 'this model'}: give the "
@@ -178,7 +178,7 @@ class ResidualDecomposition:
         return self._seen.lse[0, self.head].cpu().double()
 
     def weights(self, i: int) -> Tensor:
-        """What a query pays to every key: n."""
+        """The weights of a query: n."""
         return self._seen.rows([i])[0, self.head, 0].double()
 
     def output(self, i: int) -> Tensor:

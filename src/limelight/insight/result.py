@@ -1,4 +1,4 @@
-"""What every question gives back: a plain value that tabulates, draws and serialises itself."""
+"""The base of all results: plain values with a table, a figure and JSON."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Result(ABC):
         """The fields as plain values: tables, lists, texts and numbers; tensors are allowed."""
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """All of it as JSON in ASCII; a number that is none becomes null."""
+        """All of it as JSON in ASCII; NaN and infinity become null."""
         return json.dumps(plain(self.values()), indent=indent, allow_nan=False)
 
     def save(self, path: str | Path) -> None:

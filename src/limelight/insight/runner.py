@@ -47,7 +47,7 @@ class Runner:
     predicts: bool
     """True: what comes out are logits of the next token; False: the token's final vector"""
     run: Callable[[Tensor, int | Tensor], Tensor]
-    """rows `b n` and a place → `b c`: what stands there in each row in the end; places → `b p c`"""
+    """rows `b n` and a place → `b c`: the output there in each row; several places → `b p c`"""
     embedding: nn.Module | None
     """what makes vectors of token ids"""
     piece: Callable[[int], str] = str
@@ -70,7 +70,7 @@ class Runner:
         return replace(self, inputs=self.inputs[upto], tokens=self.tokens[upto])
 
     def patcher(self, place: int) -> EncoderPatcher | DecoderPatcher | None:
-        """The undisturbed run, to be entered in the middle; None for what cannot be entered."""
+        """The run without cuts, which can be resumed at a layer; None for models that cannot."""
         if isinstance(self.model, Encoder):
             return EncoderPatcher(self.model, self.inputs, place)
         if isinstance(self.model, Decoder):

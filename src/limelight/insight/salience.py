@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from limelight.checks import check_whole
-from limelight.insight.summary import FAR, HeadLinks, Links, Summary, summary
+from limelight.insight.summary import FAR, HeadLinks, LayerLinks, Summary, summary
 from limelight.insight.top_links import top_links, top_links_of_layer
 from limelight.seeing.recording.recording import Link, Recording, Strongest
 
@@ -23,14 +23,14 @@ _LISTED = 64
 def strongest(recording: Recording, n: int = 10) -> Strongest:
     """The n strongest links over all recorded layers and heads.
 
-    Links that crowd out everything else and say little are kept apart: those from or to background
-    tokens, and those between tokens of one word or of neighbouring words. A token's look at itself
-    is no link.
+    Links that would crowd out all others and say little are listed apart: those from or to
+    background tokens, and those within a word or between neighbouring words. A token's weight on
+    itself is no link.
     """
     check_whole("n", n, 0)
     stats = summary(recording)
 
-    def lists(which: Callable[[Links], Tensor]) -> list[Link]:
+    def lists(which: Callable[[LayerLinks], Tensor]) -> list[Link]:
         links = top_links(recording, n, n, lambda some: some.weights.where(which(some), 0.0))
         return [link for _, link in links]
 
@@ -47,7 +47,7 @@ def head_links(recording: Recording) -> HeadLinks:
 
 
 def _head_links(recording: Recording, stats: Summary) -> HeadLinks:
-    def plain_weights(links: Links) -> Tensor:
+    def plain_weights(links: LayerLinks) -> Tensor:
         return links.weights.where(stats.plain(links), 0.0)
 
     layers = range(len(recording.layers))
@@ -127,7 +127,7 @@ def salience(recording: Recording, link: Link) -> float:
     position = recording.layer_numbers.index(link.layer)
     head = recording.head_position(link.head)
     heads, queries, keys = torch.tensor([[head], [link.query], [link.key]])
-    links = Links(position, heads, queries, keys, torch.tensor([link.weight]))
+    links = LayerLinks(position, heads, queries, keys, torch.tensor([link.weight]))
     return float(summary(recording).unexplained(links))
 
 
@@ -147,7 +147,7 @@ def opening(recording: Recording, layer: int | None = None, head: int | None = N
 def receivers(recording: Recording, n: int = 8) -> list[tuple[int, float]]:
     """The keys that receive most, each with its share of all attention.
 
-    Background tokens and function words are left out: they receive for want of anything better.
+    Background tokens and function words are left out: heads rest on them.
 
     share_j = Σ over layers, heads and queries of weights_ij / Σ over all keys
     """
@@ -173,7 +173,7 @@ def copies(recording: Recording, n: int = 6) -> list[Link]:
     texts = [numbers.setdefault(token.text, len(numbers)) for token in recording.tokens]
     same = torch.tensor(texts)
 
-    def follows(links: Links) -> Tensor:
+    def follows(links: LayerLinks) -> Tensor:
         before = links.keys - 1
         match = same[before.clamp_min(0)] == same[links.queries]
         # what stands next to a token repeats nothing
@@ -208,16 +208,16 @@ def pooled(
         background: whether links to background tokens count.
         head: only the head at this position.
     """
-    whole = summary(recording)
-    stats = whole.layers[recording.layer_numbers.index(layer)]
+    overall = summary(recording)
+    stats = overall.layers[recording.layer_numbers.index(layer)]
     if head is not None:
         only = slice(head, head + 1)
         stats = stats._replace(keys=stats.keys[only], weights=stats.weights[only])
-    queries, keys = len(whole.content_queries), len(whole.content_keys)
+    queries, keys = len(overall.content_queries), len(overall.content_keys)
     rows, columns = min(cells[0], queries), min(cells[1], keys)
     counts = stats.keys >= 0
     if not background:
-        counts = counts & whole.content_keys[stats.keys.clamp_min(0)]
+        counts = counts & overall.content_keys[stats.keys.clamp_min(0)]
     row = torch.arange(queries)[:, None] * rows // max(queries, 1)
     place = row * columns + stats.keys.clamp_min(0) * columns // max(keys, 1)
     empty = torch.zeros(stats.keys.shape[0], rows * columns)

@@ -135,8 +135,8 @@ def shift(
 
     >>> import limelight as ll
     >>> groups = {"fruit": ["banana", "pear", "mango"], "tech": ["laptop", "computer", "phone"]}
-    >>> found = ll.shift("apple", ["I love apple phones.", "I love apple pie."], groups)
-    >>> found.nearest(0), found.nearest(1)
+    >>> shift = ll.shift("apple", ["I love apple phones.", "I love apple pie."], groups)
+    >>> shift.nearest(0), shift.nearest(1)
     ('tech', 'fruit')
     """
     if not sentences or isinstance(sentences, str):

@@ -60,7 +60,7 @@ class HeadLinks(NamedTuple):
     key: Tensor
 
 
-class Links(NamedTuple):
+class LayerLinks(NamedTuple):
     """Some links of one layer, a number for each in tensors of one shape."""
 
     layer: int
@@ -75,13 +75,13 @@ class Links(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """What the lens saw, and what follows from it."""
+    """What the lens recorded, and what is derived from it."""
 
     layers: tuple[LayerStatistics, ...]
     sinks: frozenset[int]
-    """keys that are looked at for want of anything better"""
+    """attention sinks: keys that draw weight whatever they say"""
     background: frozenset[int]
-    """keys that would drown the others and say little: sinks, special tokens, punctuation"""
+    """keys whose weight hides the others' and says little: sinks, special tokens, punctuation"""
     content_queries: Tensor
     """i: which queries are neither special nor punctuation"""
     content_keys: Tensor
@@ -133,13 +133,13 @@ class Summary:
         total = torch.stack([layer.received.mean(0) for layer in self.layers]).mean(0)
         return total / max(1, len(self.content_queries))
 
-    def links(self, layer: int, head: int) -> Links:
+    def links(self, layer: int, head: int) -> LayerLinks:
         """All links that were recorded of a head, both by position: `i k`."""
         keys, weights = self.layers[layer].keys[head], self.layers[layer].weights[head]
         queries = torch.arange(len(self.content_queries))[:, None].expand_as(keys)
-        return Links(layer, torch.full_like(keys, head), queries, keys, weights)
+        return LayerLinks(layer, torch.full_like(keys, head), queries, keys, weights)
 
-    def plain(self, links: Links) -> Tensor:
+    def plain(self, links: LayerLinks) -> Tensor:
         """Which links are worth showing: no background, and not between neighbouring words."""
         keys = links.keys.clamp_min(0)
         plain = (links.keys >= 0) & self.content_queries[links.queries] & self.content_keys[keys]
@@ -147,12 +147,12 @@ class Summary:
             plain &= (self.words[links.queries] - self.words[keys]).abs() > 1
         return plain
 
-    def others(self, links: Links) -> Tensor:
+    def others(self, links: LayerLinks) -> Tensor:
         """Which links are not worth showing, but are links: no token's look at itself."""
         others = (links.keys >= 0) & ~self.plain(links)
         return others if self.words is None else others & (links.keys != links.queries)
 
-    def unexplained(self, links: Links) -> Tensor:
+    def unexplained(self, links: LayerLinks) -> Tensor:
         """Salience: the part of a weight that others do not explain, times its reach."""
         keys, weights = links.keys.clamp_min(0), links.weights
         expected = self._key_share(links, keys)
@@ -164,20 +164,20 @@ class Summary:
         reach = reach * self.query_worth[links.queries] * self.key_worth[keys]
         return ((weights - expected) * reach).where(self.plain(links), 0.0)
 
-    def _key_share(self, links: Links, keys: Tensor) -> Tensor:
+    def _key_share(self, links: LayerLinks, keys: Tensor) -> Tensor:
         """What the key gets of the other queries that may see it, on average."""
         received = self.layers[links.layer].received[links.heads, keys]
         others = (received - links.weights).clamp_min(0.0)
         return others / (self.seeing[keys] - 1 + _PRIOR)
 
-    def _offset_share(self, links: Links, keys: Tensor) -> Tensor:
+    def _offset_share(self, links: LayerLinks, keys: Tensor) -> Tensor:
         """What other queries give to the key as far from them, or next to it."""
         size, heads = len(self.content_queries), links.heads
         total, offset = self._offsets[links.layer], links.queries - keys
         # offsets run from 1 − n to n − 1, with one cell to spare at either end
-        here = offset + size
-        own = (total[heads, here] - links.weights).clamp_min(0.0)
-        near = torch.maximum(own, torch.maximum(total[heads, here - 1], total[heads, here + 1]))
+        bin_ = offset + size
+        own = (total[heads, bin_] - links.weights).clamp_min(0.0)
+        near = torch.maximum(own, torch.maximum(total[heads, bin_ - 1], total[heads, bin_ + 1]))
         return near / (size - offset.abs() - 1 + _PRIOR)
 
     @cached_property
@@ -212,7 +212,7 @@ def summary(recording: Recording) -> Summary:
 
 
 def background(recording: Recording) -> frozenset[int]:
-    """Keys that would drown the others and say little: sinks, special tokens, punctuation.
+    """Keys whose weight hides the others' and says little: sinks, special tokens, punctuation.
 
     >>> import limelight as ll
     >>> rec = ll.look("It rained, and they stayed.")
@@ -241,13 +241,13 @@ def _sinks(recording: Recording, layers: Sequence[LayerStatistics]) -> frozenset
         drawn = torch.stack([layer.received.double().sum(0) for layer in layers]).sum(0)
         near = torch.cat([drawn[:AROUND].flip(0), drawn, drawn[-AROUND:].flip(0)])
         usual = near.unfold(0, 2 * AROUND + 1, 1).median(-1).values
-        much = drawn > 6 * usual.clamp_min(drawn.mean())
-        special |= set((much & (_worth(recording.tokens) < 1)).nonzero()[:, 0].tolist())
+        is_sink = drawn > 6 * usual.clamp_min(drawn.mean())
+        special |= set((is_sink & (_worth(recording.tokens) < 1)).nonzero()[:, 0].tolist())
     return frozenset(special)
 
 
 def _worth(tokens: Sequence[Token]) -> Tensor:
-    """1 for each token, less for a word that only holds others together: `n`."""
+    """1 for each token, less for function words: `n`."""
     return torch.tensor(
         [FUNCTION if word_at(tokens, k).casefold() in FUNCTION_WORDS
          or token.text.casefold() in FUNCTION_WORDS else 1.0 for k, token in enumerate(tokens)]

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from limelight.insight.layer_statistics import finite
-from limelight.insight.summary import Links, summary
+from limelight.insight.summary import LayerLinks, summary
 from limelight.ops.backends.tiled import TILE
 from limelight.seeing.recording.recording import Link, Recording
 
-Value = Callable[["Links"], Tensor]
+Value = Callable[["LayerLinks"], Tensor]
 """How much each link is worth; nothing or less for links that do not count."""
 
 SAMPLE = 1024
@@ -65,13 +65,13 @@ def top_links(
                 recording, recording.layer_numbers.index(number), positions, per_head, value,
                 least, reach,
             )  # fmt: skip
-            found = search.completed(by_layer[number]) if complete else search.recorded()
-            by_layer[number] = found
+            ranked = search.completed(by_layer[number]) if complete else search.recorded()
+            by_layer[number] = ranked
             if complete:
                 listed = [pair for pair in listed if pair[1].layer != number]
             listed += [
                 (link.worth, recording.link(number, name, link.query, link.key, link.weight))
-                for name, links in zip(heads, found, strict=True)
+                for name, links in zip(heads, ranked, strict=True)
                 for link in links
             ]
             listed.sort(key=lambda pair: -pair[0])
@@ -131,8 +131,8 @@ class _Search:
         keys = stats.keys[chosen].flatten(1)
         width = stats.weights.shape[-1]
 
-        def links(heads: Tensor, places: Tensor) -> Links:
-            return Links(
+        def links(heads: Tensor, places: Tensor) -> LayerLinks:
+            return LayerLinks(
                 self.position,
                 torch.tensor(self.heads)[heads],
                 places // width,
@@ -159,8 +159,8 @@ class _Search:
         lightest = summary(self.recording).least[self.position][list(self.heads)]
         short = self._could_matter(lightest, by_head)
         # all heads of a short text at once: a call for each would take most of the time
-        together = short.numel() * seen.extent.j <= TILE
-        groups = [range(len(self.heads))] if together else [[at] for at in range(len(self.heads))]
+        at_once = short.numel() * seen.extent.j <= TILE
+        groups = [range(len(self.heads))] if at_once else [[at] for at in range(len(self.heads))]
         for group in groups:
             rows = short[group].any(0).nonzero()[:, 0]
             if not len(rows):
@@ -168,13 +168,13 @@ class _Search:
             heads = [self.heads[at] for at in group]
             part = seen.heads(heads)
             step = max(1, TILE // max(1, len(heads) * seen.extent.j))
-            for some in rows.split(step):
-                weights = finite(part.rows(some)[0])
+            for block in rows.split(step):
+                weights = finite(part.rows(block)[0])
                 before = [by_head[at] for at in group]
                 matter = self._could_matter(weights.flatten(1), before).view_as(weights)
                 at, row, key = matter.nonzero(as_tuple=True)
-                links = Links(
-                    self.position, torch.tensor(heads)[at], some[row], key, weights[at, row, key]
+                links = LayerLinks(
+                    self.position, torch.tensor(heads)[at], block[row], key, weights[at, row, key]
                 )
                 for place, best in zip(group, self._better(before, links, heads), strict=True):
                     by_head[place] = best
@@ -188,7 +188,7 @@ class _Search:
         ]
         return weights * self.reach > torch.tensor(enough)[:, None]
 
-    def _best(self, links: Links) -> list[list[Ranked]]:
+    def _best(self, links: LayerLinks) -> list[list[Ranked]]:
         """The best of as many links of each head, `h x`: all heads in one call."""
         values = self.value(links)
         worths, order = values.topk(min(self.count, values.shape[1]))
@@ -202,7 +202,7 @@ class _Search:
     def _better(
         self,
         by_head: Sequence[Sequence[Ranked]],
-        links: Links,
+        links: LayerLinks,
         heads: Sequence[int] | None = None,
     ) -> list[list[Ranked]]:
         """The best of each head so far, and of these links."""

@@ -1,4 +1,4 @@
-"""What a decoder remembers of the tokens it has read: their keys and values, as explicit state.
+"""The key/value cache of a decoder, as explicit state.
 
 Rows of different length are kept flush right, so that every new token goes to the same column and
 causal masks, aligned on the last key, mean the same as without a cache:

@@ -1,4 +1,4 @@
-"""Where a token stands: waves or learned vectors added to it, or a bias on the scores by distance.
+"""Positions: sinusoids added to a token, or a bias on the scores by distance.
 
 Rotary positions have their own file; ALiBi is a structural bias of the operation (`ll.alibi`).
 """

@@ -17,7 +17,7 @@ from limelight.layers.rotary import SCALINGS, Pairs, Scaling
 
 Kind = Literal["encoder", "decoder", "transformer", "vision"]
 Positions = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
-Embedding = Literal["plain", "scaled", "normed", "scaled_normed"]
+EmbeddingKind = Literal["plain", "scaled", "normed", "scaled_normed"]
 ModelBiases = Literal["none", "inputs", "attention", "all"]
 
 
@@ -59,7 +59,7 @@ class Config:
     rotary_base: float = 10000.0
     rotary_scaling: Scaling | None = None
     rotary_pairs: Pairs = "halves"
-    """which channels turn together: t and t + d/2, or interleaved 2t and 2t + 1: see `Rotary`"""
+    """which channels are rotated together: t and t + d/2, or 2t and 2t + 1: see `Rotary`"""
     window: int | None = None
     """how many tokens back (an encoder: and ahead) a token sees, all unless given"""
     global_layers: tuple[int, ...] = ()
@@ -69,7 +69,7 @@ class Config:
     scale: float | None = None
     """of the scores, 1/√d unless given"""
     softcap: float | None = None
-    """bends the scores of attention to c·tanh(s/c), not unless given"""
+    """caps the scores of attention at c·tanh(s/c); no cap unless given"""
     logit_softcap: float | None = None
     """the same for the logits"""
     logit_scale: float = 1.0
@@ -87,7 +87,7 @@ class Config:
     """where norms sit: see `Block`"""
     bias: ModelBiases = "all"
     """none; inputs: of Q, K, V; attention: W^O too; all: feed-forward too"""
-    embedding: Embedding = "plain"
+    embedding: EmbeddingKind = "plain"
     """scaled: times √width, with the first weights of the 2017 paper; normed: a norm after it;
     scaled_normed: both"""
     target_embedding: Literal["shared", "own"] = "shared"
@@ -335,17 +335,17 @@ def make_scaling(values: dict[str, Any]) -> Scaling:
     LinearScaling(factor=2.0)
     """
     check_value("rotary_scaling", values, dict)
-    rest = dict(values)
-    kind = rest.pop("kind", None)
+    options = dict(values)
+    kind = options.pop("kind", None)
     rule = SCALINGS.get(str(kind))
     if rule is None:
         kinds = ", ".join(map(repr, SCALINGS))
         raise OptionError(f"rotary scaling kind must be one of {kinds}, found {kind!r}")
     takes = {field.name for field in fields(rule)}
-    if not set(rest) <= takes:
-        extra = ", ".join(sorted(set(rest) - takes))
+    if not set(options) <= takes:
+        extra = ", ".join(sorted(set(options) - takes))
         raise OptionError(f"rotary scaling {kind!r} does not take: {extra}")
     try:
-        return rule(**rest)
+        return rule(**options)
     except TypeError as error:
         raise OptionError(f"rotary scaling {kind!r} needs: {', '.join(sorted(takes))}") from error

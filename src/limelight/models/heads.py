@@ -1,4 +1,4 @@
-"""What stands on an encoder: guess hidden words, tell classes, or give a text one vector."""
+"""Heads of an encoder: masked language model, classifier, mean pooling."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def mean_pool(hidden: Tensor, lengths: Sequence[int] | Tensor) -> Tensor:
 
 
 class MaskedLM(nn.Module):
-    """Guesses the token at every place from the whole text (BERT's training task).
+    """Predicts the token at every place from the whole text (BERT's training task).
 
         logits = norm(gelu(hidden · W)) · tokensᵀ + bias     `b n` → `b n v`
 
@@ -86,7 +86,7 @@ class MaskedLM(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Tells which of several classes a text belongs to, from its first token.
+    """Predicts which of several classes a text belongs to, from its first token.
 
         logits = tanh(hidden_0 · W_pool) · W_classes     `b n` → `b classes`
 

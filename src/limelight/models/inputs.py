@@ -1,4 +1,4 @@
-"""Where each token of a call stands: its row, its position, and whom it may see.
+"""The tokens of a call: their rows, their positions, and what they may attend to.
 
 Tokens come in two forms:
 

@@ -144,7 +144,7 @@ class Embedding(Placing):
 class Stack(nn.Module):
     """Blocks one after the other, and what they share: `b n m` → `b n m`.
 
-    Turns and biases for the positions are made once a pass, not once a block.
+    Rotations and biases of the positions are made once a pass, not once a block.
     """
 
     def __init__(self, config: Config, layers: int, *, causal: bool, cross: bool = False) -> None:

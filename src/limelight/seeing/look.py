@@ -23,7 +23,7 @@ from limelight.ops.lens.spec import Lens
 from limelight.seeing.choice import LENS
 from limelight.seeing.foreign_models import look_with_foreign_model
 from limelight.seeing.own_models import (
-    Stack,
+    StackName,
     check_stack,
     look_at_packed,
     look_with_own_model,
@@ -48,7 +48,7 @@ def look(
     text: Input | Image, model: str | Path | nn.Module = ..., lens: Lens = ..., *,
     target: str | None = ..., layers: Sequence[int] | None = ...,
     heads: Sequence[int] | None = ..., tokenizer: PreTrainedTokenizerBase | None = ...,
-    patch: int | None = ..., stack: Stack | None = ...,
+    patch: int | None = ..., stack: StackName | None = ...,
 ) -> Recording: ...  # fmt: skip
 @overload
 def look(
@@ -66,7 +66,7 @@ def look(
     heads: Sequence[int] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     patch: int | None = None,
-    stack: Stack | None = None,
+    stack: StackName | None = None,
 ) -> Recording | Iterator[Recording]:
     """Run a model on a text or a picture and record what every layer and head attends to.
 
@@ -102,7 +102,7 @@ def look(
     [4, 6]
     """
     check_value("lens", lens, Lens)
-    check_value("stack", stack, Stack | None)
+    check_value("stack", stack, StackName | None)
     if is_picture(text):
         if isinstance(model, str | Path) and is_ours(model):
             model = _loaded(str(model), _files(check_path(model)))
@@ -157,7 +157,7 @@ def _look_at_all(
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     tokenizer: PreTrainedTokenizerBase | None,
-    stack: Stack | None,
+    stack: StackName | None,
 ) -> Iterator[Recording]:
     """A recording of each text, in their order."""
     sources = [_input(text) for text in texts]

@@ -35,7 +35,7 @@ FLOW_LIMIT = 512
 PACKED_TOKENS = 4096
 """Tokens of several texts that are read at once."""
 
-Stack = Literal["encoder", "decoder", "cross"]
+StackName = Literal["encoder", "decoder", "cross"]
 """Of an encoder–decoder: within the source, within the target, or from the target to the source."""
 
 
@@ -46,7 +46,7 @@ def look_with_own_model(
     lens: Lens,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-    stack: Stack | None = None,
+    stack: StackName | None = None,
 ) -> Recording:
     """As `look`, with one of our models; only `made` says how much of the text was read."""
     check_stack(model, target, stack)
@@ -141,7 +141,7 @@ class _Chosen(NamedTuple):
         model: Model,
         layers: Sequence[int] | None,
         heads: Sequence[int] | None,
-        stack: Stack = "cross",
+        stack: StackName = "cross",
     ) -> _Chosen:
         modules = attention_layers(model, stack)
         layers = check_chosen("layers", layers, len(modules))
@@ -308,7 +308,7 @@ def _detached(value: Tensor, query: Tensor) -> Tensor:
     return value if shared or storage.nbytes() == value.nbytes else value.clone()
 
 
-def attention_layers(model: Model, stack: Stack = "cross") -> list[Attention]:
+def attention_layers(model: Model, stack: StackName = "cross") -> list[Attention]:
     """The attention layer of each block; of a Transformer, of this stack."""
     blocks = (
         model.stack.blocks
@@ -324,7 +324,7 @@ def attention_layers(model: Model, stack: Stack = "cross") -> list[Attention]:
     return layers
 
 
-def check_stack(model: Model, target: str | None, stack: Stack | None) -> None:
+def check_stack(model: Model, target: str | None, stack: StackName | None) -> None:
     """Raise where a model has no such stack, or no target to see in it."""
     if not isinstance(model, Transformer):
         for name, value in (("target", target), ("stack", stack)):

@@ -55,7 +55,7 @@ def heat_map(recording: Recording, layer: int, head: int, mark: int | None = Non
     )
 
 
-def links(recording: Recording, shown: Sequence[Link]) -> Links:
+def links(recording: Recording, shown: Sequence[Link]) -> LinkLines:
     """Links by their words: who asks, who answers, and which of several equal tokens is meant."""
     names = Counter(token.text for token in recording.tokens)
     names += Counter(token.text for token in recording.queries)
@@ -65,7 +65,7 @@ def links(recording: Recording, shown: Sequence[Link]) -> Links:
         label = visible(word_at(tokens, index), 40)
         return label if names[tokens[index].text] <= twice else f"{label} ({index})"
 
-    return Links(
+    return LinkLines(
         [
             (
                 f"layer {link.layer} head {link.head}",
@@ -250,7 +250,7 @@ def _coarser(table: Tensor, most: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkLines:
     """Links as lines of text: which head, who asks, who answers, how much."""
 
     links: Sequence[tuple[str, str, str, float]]

@@ -47,7 +47,7 @@ export function create(app) {
     rows.replaceChildren(html("table", { class: "roles-table" },
       html("thead", {}, html("tr", {}, ...["role", "chance", "needed", "heads, by their score on held-out texts"].map((name) => html("th", { scope: "col" }, name)))),
       html("tbody", {}, ...found.roles.map((/** @type {any} */ role) => {
-        const heads = role.heads.map((/** @type {[number, number]} */ [layer, head]) => ({ layer, head, score: role.held[layer][head] })).sort((/** @type {any} */ a, /** @type {any} */ b) => b.score - a.score);
+        const heads = role.heads.map((/** @type {[number, number]} */ [layer, head]) => ({ layer, head, score: role.held_out[layer][head] })).sort((/** @type {any} */ a, /** @type {any} */ b) => b.score - a.score);
         return html("tr", { "data-role": role.name }, html("th", { scope: "row" }, role.name),
           html("td", { class: "number" }, number(role.chance)), html("td", { class: "number" }, number(role.needed)),
           html("td", {}, html("div", { class: "movers" }, ...heads.slice(0, SHOWN).map((/** @type {any} */ { layer, head, score }) => html("button", {

@@ -44,12 +44,12 @@ def run(seed: int = 0) -> Study:
                 times[name].append(min(_seconds(way, q, k, v) for _ in range(3)))
     ran = {name: len(values) for name, values in times.items()}
     grows = {name: exponent(LENGTHS[: ran[name]], times[name]) for name in _WAYS}
-    held = {name: exponent(LENGTHS[: ran[name]], memory[name]) for name in _WAYS}
+    memory_powers = {name: exponent(LENGTHS[: ran[name]], memory[name]) for name in _WAYS}
     times = {name: _continued(times[name], grows[name]) for name in _WAYS}
     memory = {
         name: [max(size, _output(n)) for size, n in zip(sizes, LENGTHS, strict=True)]
         for name in _WAYS
-        for sizes in [_continued(memory[name], held[name])]
+        for sizes in [_continued(memory[name], memory_powers[name])]
     }
     return Study(
         name="cost",
@@ -61,9 +61,9 @@ def run(seed: int = 0) -> Study:
         f"{LENGTHS[0]:,} to {LENGTHS[-1]:,}, and the exponents in n",
         checks=(
             at_least("exponent of time, all scores at once", grows["all at once"], 1.7),
-            at_least("exponent of memory, all scores at once", held["all at once"], 1.7),
+            at_least("exponent of memory, all scores at once", memory_powers["all at once"], 1.7),
             at_least("exponent of time, exact and tiled", grows["exact, tiled"], 1.7),
-            at_least("exponent of memory, exact and tiled", held["exact, tiled"], 1.7),
+            at_least("exponent of memory, exact and tiled", memory_powers["exact, tiled"], 1.7),
             at_least("exponent of time, window", grows["window"], 1.7),
         ),
         panels=(
@@ -73,7 +73,7 @@ def run(seed: int = 0) -> Study:
         seed=seed,
         tables=(
             _beside("time on one thread", times, grows, ran, _duration),
-            _beside("memory beyond input", memory, held, ran, _amount),
+            _beside("memory beyond input", memory, memory_powers, ran, _amount),
         ),
         notes="The comparisons are the documents' table, and the claim is true of them and of a "
         "program that stores them. The exact result needs no such memory, and a window or linear "
@@ -82,7 +82,7 @@ def run(seed: int = 0) -> Study:
         details={
             "comparisons": {n: n * n for n in TABLE},
             "time exponents": grows,
-            "memory exponents": held,
+            "memory exponents": memory_powers,
             "measured up to": {name: LENGTHS[count - 1] for name, count in ran.items()},
         },
     )
@@ -113,14 +113,14 @@ def _beside(
     values: Mapping[str, list[float]],
     powers: Mapping[str, float],
     ran: Mapping[str, int],
-    said: Callable[[float], str],
+    format_value: Callable[[float], str],
 ) -> Table:
     """The documents' table with what each way takes."""
     rows = [
         (
             f"{n:,}",
             f"{n * n:,}",
-            *("≈ " * (at >= ran[name]) + said(values[name][at]) for name in _WAYS),
+            *("≈ " * (at >= ran[name]) + format_value(values[name][at]) for name in _WAYS),
         )
         for n in TABLE
         for at in [LENGTHS.index(n)]

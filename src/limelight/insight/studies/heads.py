@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
-from limelight.insight.studies.training import Reader, accuracy, parameters, seeded, train
+from limelight.insight.studies.training import SmallModel, accuracy, parameters, seeded, train
 from limelight.layers.attention import Attention
 
 WIDTH, WORDS, TOKENS = 32, 12, 10
@@ -49,7 +49,7 @@ def _learned(attention: Attention, seed: int) -> float:
             torch.nn.init.xavier_uniform_(parameter)
         else:
             torch.nn.init.zeros_(parameter)
-    model = Reader(WORDS, (WORDS, WORDS), attention)
+    model = SmallModel(WORDS, (WORDS, WORDS), attention)
     train(model, _batch, steps=STEPS, seed=seed, rate=5e-3)
     return accuracy(model, _batch, seed=seed)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
-from limelight.insight.studies.training import Reader, accuracy, seeded, train
+from limelight.insight.studies.training import SmallModel, accuracy, seeded, train
 from limelight.layers.attention import Attention
 
 WIDTH, WORDS, TOKENS = 48, 16, 8
@@ -56,7 +56,7 @@ def run(seed: int = 0) -> Study:
 def _learned(rank: int | None, seed: int) -> float:
     seeded(seed, 11)
     attention = Attention(WIDTH, heads=1, value_rank=rank, bias="none")
-    model = Reader(WORDS, (WORDS,), attention)
+    model = SmallModel(WORDS, (WORDS,), attention)
     train(model, _batch, steps=STEPS, seed=seed, rate=5e-3)
     return accuracy(model, _batch, seed=seed)
 

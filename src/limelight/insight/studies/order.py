@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from limelight.insight.studies.study import Curve, Panel, Study, at_least, at_most
-from limelight.insight.studies.training import Reader, accuracy, seeded, train
+from limelight.insight.studies.training import SmallModel, accuracy, seeded, train
 from limelight.layers.attention import Attention
 from limelight.layers.positions import RelativeBias, sinusoidal
 from limelight.layers.rotary import Rotary
@@ -114,7 +114,7 @@ def _learned(name: str, options: Options, seed: int) -> float:
             for key, value in options(n).items()
         }
 
-    model = Reader(
+    model = SmallModel(
         WORDS + 2, (2,), attention, positions=name == "sinusoidal", pool=True, options=detached
     )
     train(model, _batch, steps=STEPS, seed=seed, rate=1e-2)

@@ -39,10 +39,10 @@ def run(seed: int = 0) -> Study:
                 "LSTM": lambda x=x: lstm(x)[0].sum().backward(),
                 "attention": lambda x=x: attention(x).sum().backward(),
             }
-            taken = in_turns(ways, ROUNDS)
-            for name, seconds in taken.items():
+            rounds = in_turns(ways, ROUNDS)
+            for name, seconds in rounds.items():
                 times[name].append(median(seconds))
-            pairs = zip(taken["LSTM"], taken["attention"], strict=True)
+            pairs = zip(rounds["LSTM"], rounds["attention"], strict=True)
             ratios.append(median_interval([a / b for a, b in pairs]))
     short, long = (ratios[LENGTHS.index(n)] for n in (_SHORT, _LONG))
     per_token = {
@@ -104,11 +104,11 @@ def unrolled(lstm: nn.LSTM) -> Callable[[Tensor], Tensor]:
     [[from_input, from_hidden, input_bias, hidden_bias]] = lstm.all_weights
 
     def walk(x: Tensor) -> Tensor:
-        given = nn.functional.linear(x, from_input, input_bias)
+        projected = nn.functional.linear(x, from_input, input_bias)
         hidden = cell = x.new_zeros(len(x), lstm.hidden_size)
         outputs: list[Tensor] = []
-        for now in given.unbind(1):
-            gates = now + nn.functional.linear(hidden, from_hidden, hidden_bias)
+        for step_input in projected.unbind(1):
+            gates = step_input + nn.functional.linear(hidden, from_hidden, hidden_bias)
             enter, keep, new, leave = gates.chunk(4, dim=-1)
             cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
             hidden = leave.sigmoid() * cell.tanh()

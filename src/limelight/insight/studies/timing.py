@@ -1,4 +1,4 @@
-"""Times that can be compared on a busy machine: of the processor, on one thread, in turns."""
+"""Times that compare on a busy machine: processor time on one thread, in interleaved rounds."""
 
 from __future__ import annotations
 

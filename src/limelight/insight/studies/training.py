@@ -12,11 +12,11 @@ from limelight.layers.attention import Attention
 from limelight.layers.positions import sinusoidal
 from limelight.rng import generator_for
 
-Batch = Callable[[torch.Generator, int], tuple[Tensor, Tensor]]
+BatchSampler = Callable[[torch.Generator, int], tuple[Tensor, Tensor]]
 """Draws so many inputs `b n` and their targets `b` or `b t`."""
 
 
-class Reader(nn.Module):
+class SmallModel(nn.Module):
     """Tokens, one attention layer with a residual, and a guess from the last token.
 
     Args:
@@ -60,7 +60,7 @@ def seeded(seed: int, *numbers: int) -> None:
     torch.manual_seed(int(torch.randint(2**31, (), generator=generator_for(seed, *numbers))))
 
 
-def train(model: nn.Module, batch: Batch, *, steps: int, seed: int, size: int = 64,
+def train(model: nn.Module, batch: BatchSampler, *, steps: int, seed: int, size: int = 64,
           rate: float = 3e-3) -> None:  # fmt: skip
     """Steps of Adam on fresh batches, the rate falling to nothing."""
     rng = generator_for(seed, 1)
@@ -75,7 +75,7 @@ def train(model: nn.Module, batch: Batch, *, steps: int, seed: int, size: int = 
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, batch: Batch, *, seed: int, size: int = 1024) -> float:
+def accuracy(model: nn.Module, batch: BatchSampler, *, seed: int, size: int = 1024) -> float:
     """The share of fresh inputs for which every target is guessed."""
     inputs, targets = batch(generator_for(seed, 2), size)
     right = torch.ones(size, dtype=torch.bool)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.insight.studies.study import Curve, Panel, Study, at_least
-from limelight.insight.studies.training import Reader, accuracy, seeded, train
+from limelight.insight.studies.training import SmallModel, accuracy, seeded, train
 from limelight.layers.attention import Attention
 
 KEYS, PAYLOADS, PAIRS, WIDTH = 16, 16, 8, 48
@@ -67,7 +67,7 @@ def _learned(attention: Attention, size: int, seed: int) -> float:
     seeded(seed, size)
     for parameter in attention.parameters():
         nn.init.normal_(parameter, std=WIDTH**-0.5)
-    model = Reader(KEYS * PAYLOADS + KEYS, (PAYLOADS,), attention, positions=False)
+    model = SmallModel(KEYS * PAYLOADS + KEYS, (PAYLOADS,), attention, positions=False)
     names = torch.randn(KEYS, WIDTH // 2)
     payloads = torch.randn(PAYLOADS, WIDTH // 2)
     # a token of a pair is its name beside its payload; the query token is a name alone

@@ -1,1 +1,1 @@
-"""Worked examples that check themselves: every step from X to the output, and an audit of print."""
+"""Worked examples: every step from X to the output, and an audit of printed numbers."""

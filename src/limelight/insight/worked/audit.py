@@ -2,8 +2,8 @@
 
 Each step is computed anew from the *printed* tables before it, so an error counts once, where it
 was made. A number follows if it agrees to half of its last printed digit, plus what the rounding of
-the tables it was made from can move it. A printed number that is wrong is taken at its word by the
-steps after it; one that is right may have been rounded.
+the tables it was made from can move it. Later steps are computed from a wrong number as printed; a
+right one may have been rounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from limelight.insight.result import Result
 from limelight.insight.table import Table
-from limelight.insight.worked.example import Head, Layer, Printed, Worked
+from limelight.insight.worked.example import HeadMatrices, Layer, Printed, Worked
 from limelight.insight.worked.steps import number, numbered
 from limelight.ops.problem import check_problem
 from limelight.seeing.steps.head_steps import Attended
@@ -175,10 +175,10 @@ class _Marker:
         if printed is None:
             return follows
         filled = ~printed.table.isnan()
-        apart = (follows.table - printed.table).abs()
+        gap = (follows.table - printed.table).abs()
         # −∞ against −∞ is no difference, and an open cell has none
-        apart = apart.masked_fill((follows.table == printed.table) | ~filled, 0.0)
-        wrong = filled & (apart > printed.half_digit + follows.slack + _EXACT)
+        gap = gap.masked_fill((follows.table == printed.table) | ~filled, 0.0)
+        wrong = filled & (gap > printed.half_digit + follows.slack + _EXACT)
         for i, j in wrong.nonzero().tolist():
             self.mismatches.append(
                 Mismatch(
@@ -193,7 +193,7 @@ class _Marker:
             )
         self.open += int((~filled).sum())
         self.checked += int(filled.sum())
-        rounded = torch.where((apart <= _EXACT) & (follows.slack == 0), 0.0, printed.half_digit)
+        rounded = torch.where((gap <= _EXACT) & (follows.slack == 0), 0.0, printed.half_digit)
         slack = torch.where(wrong, 0.0, torch.where(filled, rounded, follows.slack))
         return _Known(torch.where(filled, printed.table, follows.table), slack)
 
@@ -250,7 +250,7 @@ def _audit_layer(
 def _audit_head(
     example: Worked,
     layer: Layer,
-    head: Head,
+    head: HeadMatrices,
     x: _Known,
     memory: _Known | None,
     marker: _Marker,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from limelight.insight.worked.audit import Audit
-    from limelight.insight.worked.steps import Step
+    from limelight.insight.worked.steps import WorkedStep
 
 HEAD_STEPS = ("query", "key", "value", "scores", "scaled", "masked", "weights", "head")
 """What each head computes, in order; "head" is weights · V."""
@@ -41,7 +41,7 @@ class Printed:
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
+class HeadMatrices:
     """The matrices of one head."""
 
     w_query: Tensor
@@ -54,7 +54,7 @@ class Head:
 class Layer:
     """One attention layer: its heads and what is around them."""
 
-    heads: tuple[Head, ...]
+    heads: tuple[HeadMatrices, ...]
     w_output: Tensor | None = None
     mask: Mask | Tensor | None = None
     mask_name: str = ""
@@ -127,7 +127,7 @@ class Worked(Result):
             layer.printed or any(head.printed for head in layer.heads) for layer in self.layers
         )
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[WorkedStep]:
         """Every step from X to the output, in float64, by the layers' own steps."""
         from limelight.insight.worked.steps import steps_of
 

@@ -18,7 +18,7 @@ from limelight.files import check_path, is_file, read_from, read_toml
 from limelight.insight.worked.example import (
     HEAD_STEPS,
     LAYER_STEPS,
-    Head,
+    HeadMatrices,
     Layer,
     Printed,
     Worked,
@@ -116,7 +116,7 @@ def _example(data: dict[str, Any], name: str) -> Worked:
 
 def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) -> Layer:
     single = "heads" not in data
-    heads: list[Head] = []
+    heads: list[HeadMatrices] = []
     for at, table in _tables("heads", data, (*_MATRICES, "printed"), where):
         w_query = _matrix(
             f"{at}w_query", table.get("w_query"), rows=(width, "as its input has columns")
@@ -134,7 +134,7 @@ def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) 
             w_query.shape != heads[0].w_query.shape or w_value.shape != heads[0].w_value.shape
         ):
             raise OptionError(f"{at[:-1]} has matrices of other sizes than the first head")
-        heads.append(Head(w_query, w_key, w_value))
+        heads.append(HeadMatrices(w_query, w_key, w_value))
     value = heads[0].w_value.shape[1]
     w_output = None
     if "w_output" in data:
@@ -168,7 +168,7 @@ def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) 
             for at, table in _tables("heads", data, (*_MATRICES, "printed"), where)
         ]
     heads = [
-        Head(head.w_query, head.w_key, head.w_value, tables)
+        HeadMatrices(head.w_query, head.w_key, head.w_value, tables)
         for head, tables in zip(heads, of_head, strict=True)
     ]
     own = {name: table for name, table in printed.items() if name in LAYER_STEPS}
@@ -272,12 +272,12 @@ def _matrix(
     return torch.tensor(table, dtype=torch.float64)
 
 
-def _check_size(name: str, found: tuple[int, int], rows: Size | None, columns: Size | None) -> None:
-    for what, count, expected in (("rows", found[0], rows), ("columns", found[1], columns)):
+def _check_size(name: str, size: tuple[int, int], rows: Size | None, columns: Size | None) -> None:
+    for what, count, expected in (("rows", size[0], rows), ("columns", size[1], columns)):
         if expected is not None and count != expected[0]:
             raise OptionError(f"{name} has {count} {what}, expected {expected[0]} {expected[1]}")
-    if max(found) > _MOST["columns"]:
-        raise OptionError(f"{name} is {found[0]} x {found[1]}, expected at most {_MOST['columns']}")
+    if max(size) > _MOST["columns"]:
+        raise OptionError(f"{name} is {size[0]} x {size[1]}, expected at most {_MOST['columns']}")
 
 
 def _mask(name: str, mask: Any, size: tuple[int, int]) -> tuple[Mask | Tensor | None, str]:

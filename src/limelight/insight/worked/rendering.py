@@ -11,13 +11,13 @@ import torch
 from limelight.colours import DARK, LIGHT, shade
 from limelight.insight.table import Cell, Table, latex_text
 from limelight.insight.worked.example import Worked
-from limelight.insight.worked.steps import Step, digits, number
+from limelight.insight.worked.steps import WorkedStep, digits, number
 from limelight.labels import visible
 
 Render = Callable[[Worked, int], str]
 
 
-def step_table(step: Step, decimals: int) -> Table:
+def step_table(step: WorkedStep, decimals: int) -> Table:
     """The numbers of a step, with the sums of its rows where these are shares."""
     count = digits(step.table, decimals)
     shares = step.name == "weights"
@@ -29,7 +29,7 @@ def step_table(step: Step, decimals: int) -> Table:
     return Table(columns, rows, right_aligned=True)
 
 
-def spotlight(example: Worked, steps: list[Step]) -> tuple[int, int]:
+def spotlight(example: Worked, steps: list[WorkedStep]) -> tuple[int, int]:
     """Query and key of the link to follow through the steps: the strongest one between two
     different tokens, in the first head.
     """
@@ -40,7 +40,7 @@ def spotlight(example: Worked, steps: list[Step]) -> tuple[int, int]:
     return divmod(place, weights.shape[1])
 
 
-def cell_of(step: Step, spot: tuple[int, int]) -> tuple[int, int]:
+def cell_of(step: WorkedStep, spot: tuple[int, int]) -> tuple[int, int]:
     """The cell of a step that the followed link passes through."""
     i, j = spot
     squares = ("scores", "scaled", "masked", "weights")
@@ -48,7 +48,7 @@ def cell_of(step: Step, spot: tuple[int, int]) -> tuple[int, int]:
     return min(row, step.table.shape[0] - 1), j if step.name in squares else 0
 
 
-def story(example: Worked, steps: list[Step]) -> list[str]:
+def story(example: Worked, steps: list[WorkedStep]) -> list[str]:
     """In words, whom each token attends to most in each head."""
     lines: list[str] = []
     for step in steps:
@@ -131,7 +131,7 @@ FORMATS: dict[str, Render] = {"markdown": markdown, "latex": latex, "html": html
 """How an example can be written, beside the text of the terminal."""
 
 
-def _heading(step: Step) -> str:
+def _heading(step: WorkedStep) -> str:
     name = {"x": "X", "memory": "memory"}.get(step.name, step.name)
     if step.name.startswith("w_"):
         name = step.symbol
@@ -140,7 +140,7 @@ def _heading(step: Step) -> str:
     return f"{where}{name} ({rows} × {columns})"
 
 
-def _followed(step: Step, spot: tuple[int, int]) -> str:
+def _followed(step: WorkedStep, spot: tuple[int, int]) -> str:
     i, j = cell_of(step, spot)
     return f"{visible(step.rows[i])}, {visible(step.columns[j])}"
 
@@ -149,16 +149,16 @@ def _plain_line(text: str) -> str:
     return Table(("",), [(text,)]).markdown().splitlines()[-1][2:-2]
 
 
-def _equation(step: Step, decimals: int) -> str:
+def _equation(step: WorkedStep, decimals: int) -> str:
     symbol = _tex(step.symbol)
-    if step.how == "product":
+    if step.operation == "product":
         left, right = step.factors()
         right_symbol = step.sources[1].symbol + "ᵀ" * step.transposed
         names = f"{_tex(step.sources[0].symbol)} {_tex(right_symbol)}"
         return f"{symbol} = {names} = {_matrix(left, decimals)} {_matrix(right, decimals)} = " + (
             _matrix(step.table, decimals)
         )
-    if step.how == "given":
+    if step.operation == "given":
         return f"{symbol} = {_matrix(step.table, decimals)}"
     source = ", ".join(_tex(source.symbol) for source in step.sources)
     made = {
@@ -202,9 +202,9 @@ def _tex(symbol: str) -> str:
     return base + (f"_{{{down}}}" if down else "") + (f"^{{{up}}}" if up else "")
 
 
-def _html_table(step: Step, decimals: int, spot: tuple[int, int]) -> str:
+def _html_table(step: WorkedStep, decimals: int, spot: tuple[int, int]) -> str:
     count, shares = digits(step.table, decimals), step.name == "weights"
-    marked = cell_of(step, spot) if step.how != "given" else None
+    marked = cell_of(step, spot) if step.operation != "given" else None
     head = "".join(f"<th>{escape(visible(name))}</th>" for name in step.columns)
     lines = [f"<tr><th></th>{head}{'<th>sum</th>' if shares else ''}</tr>"]
     for i, (name, row) in enumerate(zip(step.rows, step.table.tolist(), strict=True)):

@@ -15,7 +15,7 @@ from limelight.errors import FileError
 from limelight.files import check_path
 from limelight.insight.worked.example import Worked
 from limelight.insight.worked.rendering import cell_of, spotlight
-from limelight.insight.worked.steps import Step, digits, number
+from limelight.insight.worked.steps import WorkedStep, digits, number
 from limelight.labels import fit, visible
 from limelight.plotting import fonts_for, new_figure, save_figure, weight_scale
 
@@ -64,7 +64,7 @@ def save_slides(example: Worked, folder: str | Path, decimals: int = 3) -> list[
     return written
 
 
-def slide(step: Step, spot: tuple[int, int], decimals: int = 3) -> Figure:
+def slide(step: WorkedStep, spot: tuple[int, int], decimals: int = 3) -> Figure:
     """One step: the matrices it is made of, an equals sign, and what it gives."""
     panels, signs = _panels(step, cell_of(step, spot))
     figure = new_figure(10.0, 5.625)
@@ -136,34 +136,34 @@ def overview(example: Worked) -> Figure:
     return figure
 
 
-def _panels(step: Step, cell: tuple[int, int]) -> tuple[list[_Panel], list[str]]:
+def _panels(step: WorkedStep, cell: tuple[int, int]) -> tuple[list[_Panel], list[str]]:
     """What stands on a slide, from left to right, and the signs between."""
     i, j = cell
-    whole = _Panel(step.symbol, step.table, step.rows, step.columns, i, j, step.name == "weights")
-    if step.how == "given":
-        return [whole._replace(row=None, column=None)], []
+    result = _Panel(step.symbol, step.table, step.rows, step.columns, i, j, step.name == "weights")
+    if step.operation == "given":
+        return [result._replace(row=None, column=None)], []
     sources = [
         _Panel(part.symbol, part.table, part.rows, part.columns, shares=part.name == "weights")
         for part in step.sources
     ]
-    if step.how == "product":
+    if step.operation == "product":
         left, right = sources
         if step.transposed:
             right = _Panel(f"{right.symbol}ᵀ", right.table.T, right.columns, right.rows)
-        return [left._replace(row=i), right._replace(column=j), whole], ["·", "="]
-    if step.how == "row":
-        return [sources[0]._replace(row=i), whole], ["→"]
-    if step.how == "beside":
-        return [*(shown._replace(row=i) for shown in sources), whole._replace(column=None)], [
+        return [left._replace(row=i), right._replace(column=j), result], ["·", "="]
+    if step.operation == "row":
+        return [sources[0]._replace(row=i), result], ["→"]
+    if step.operation == "beside":
+        return [*(shown._replace(row=i) for shown in sources), result._replace(column=None)], [
             *("," for _ in sources[1:]),
             "=",
         ]
     signs = ["+"] * (len(sources) - 1) + ["="]
-    return [*(shown._replace(row=i, column=j) for shown in sources), whole], signs
+    return [*(shown._replace(row=i, column=j) for shown in sources), result], signs
 
 
 def _draw(axes: Axes, panel: _Panel, decimals: int, size: float) -> None:
-    """A matrix with its numbers; the marked row, column or cell in the colour of the asker."""
+    """A matrix with its numbers; the marked row, column or cell in the colour of queries."""
     from matplotlib.patches import Rectangle
 
     rows, columns = panel.table.shape
@@ -225,7 +225,7 @@ def _draw(axes: Axes, panel: _Panel, decimals: int, size: float) -> None:
                     math_fontfamily="dejavusans", labelpad=6)  # fmt: skip
 
 
-def _caption(step: Step, spot: tuple[int, int], decimals: int) -> str:
+def _caption(step: WorkedStep, spot: tuple[int, int], decimals: int) -> str:
     i, j = cell_of(step, spot)
     written = step.written(i, j, decimals)
     return f"{_short(step.rows[i])}, {_short(step.columns[j])}:  {written}" if written else ""

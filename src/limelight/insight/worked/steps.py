@@ -1,4 +1,4 @@
-"""The steps of a worked example, as the layers themselves tell them."""
+"""The steps of a worked example, computed by the layers themselves."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 from limelight.insight.worked.example import Layer, Worked
 from limelight.seeing.steps.steps import steps as layer_steps
 
-How = Literal["given", "product", "cells", "row", "beside"]
-"""How a table comes of its sources: left · right, cell by cell, row by row, side by side."""
+Operation = Literal["given", "product", "cells", "row", "beside"]
+"""How a table is made from its sources: left · right, cell by cell, row by row, side by side."""
 
 _SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """One step: how it comes about, and its numbers with the names of their rows and columns."""
+class WorkedStep:
+    """One step: its operation, and its numbers with the names of their rows and columns."""
 
     name: str
     symbol: str
@@ -29,8 +29,8 @@ class Step:
     table: Tensor
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    how: How = "given"
-    sources: tuple[Step, ...] = ()
+    operation: Operation = "given"
+    sources: tuple[WorkedStep, ...] = ()
     transposed: bool = False
     """whether the right factor of a product is transposed: Q · Kᵀ"""
     layer: int | None = None
@@ -51,7 +51,7 @@ class Step:
     def written(self, i: int, j: int, decimals: int = 3) -> str:
         """One cell written out: `1.2·1.1 + 0.6·0.7 = 1.74`; empty for what is given."""
         answer = number(float(self.table[i, j]), decimals)
-        if self.how == "product":
+        if self.operation == "product":
             left, right = self.factors()
             pairs = zip(left[i].tolist(), right[:, j].tolist(), strict=True)
             terms = [f"{_factor(a, decimals)}·{_factor(b, decimals)}" for a, b in pairs]
@@ -65,11 +65,11 @@ class Step:
         if self.name == "sum":
             left, right = (number(float(part.table[i, j]), decimals) for part in self.sources)
             return f"{left} + {right} = {answer}"
-        if self.how == "row":
+        if self.operation == "row":
             scores = self.sources[0].table[i].tolist()
             powers = [f"e^{number(score, 2)}" for score in scores if score > float("-inf")]
-            mine = scores[j]
-            top = f"e^{number(mine, 2)}" if mine > float("-inf") else "0"
+            score = scores[j]
+            top = f"e^{number(score, 2)}" if score > float("-inf") else "0"
             return f"{top} / ({_shortened(powers, ' + ')}) = {answer}"
         return ""
 
@@ -100,14 +100,14 @@ def digits(table: Tensor, decimals: int) -> int:
     return decimals
 
 
-def steps_of(example: Worked) -> list[Step]:
+def steps_of(example: Worked) -> list[WorkedStep]:
     """Every step from X to the output of the last layer."""
     columns = numbered("x", example.x.shape[1])
-    x = Step("x", "X", "X", "the tokens' embeddings", example.x, example.tokens, columns)
+    x = WorkedStep("x", "X", "X", "the tokens' embeddings", example.x, example.tokens, columns)
     steps, memory = [x], None
     if example.memory is not None:
         rows = example.memory_tokens
-        memory = Step("memory", "M", "M", "what is looked at", example.memory, rows, columns)
+        memory = WorkedStep("memory", "M", "M", "what is looked at", example.memory, rows, columns)
         steps.append(memory)
     for place, layer in enumerate(example.layers):
         made = _layer(example, layer, x, memory, place + 1 if len(example.layers) > 1 else None)
@@ -117,11 +117,11 @@ def steps_of(example: Worked) -> list[Step]:
 
 
 def _layer(
-    example: Worked, layer: Layer, x: Step, memory: Step | None, place: int | None
-) -> list[Step]:
+    example: Worked, layer: Layer, x: WorkedStep, memory: WorkedStep | None, place: int | None
+) -> list[WorkedStep]:
     several = len(layer.heads) > 1
-    made: list[Step] = []
-    heads: list[Step] = []
+    made: list[WorkedStep] = []
+    heads: list[WorkedStep] = []
     for head in range(len(layer.heads)):
         tables = _tables(example, layer, x, memory, head)
         made += _head(example, layer, x, memory, tables, place, head + 1 if several else None)
@@ -131,7 +131,7 @@ def _layer(
     if several:
         columns = tuple(name for head in heads for name in _of_head(head))
         symbols = ", ".join(head.symbol for head in heads)
-        last = Step(
+        last = WorkedStep(
             "concatenation",
             _symbol("C", place),
             f"{_symbol('C', place)} = [{symbols}]",
@@ -145,7 +145,7 @@ def _layer(
         )
         made.append(last)
     if layer.w_output is not None:
-        matrix = Step(
+        matrix = WorkedStep(
             "w_output",
             _symbol("W_O", place),
             _symbol("W_O", place),
@@ -156,7 +156,7 @@ def _layer(
             layer=place,
         )
         symbol = _symbol("O", place)
-        last = Step(
+        last = WorkedStep(
             "output",
             symbol,
             f"{symbol} = {last.symbol} · {matrix.symbol}",
@@ -171,7 +171,7 @@ def _layer(
         made += [matrix, last]
     if layer.residual:
         symbol = _symbol("Y", place)
-        last = Step(
+        last = WorkedStep(
             "sum",
             symbol,
             f"{symbol} = {x.symbol} + {last.symbol}",
@@ -188,7 +188,7 @@ def _layer(
 
 
 def _tables(
-    example: Worked, layer: Layer, x: Step, memory: Step | None, head: int
+    example: Worked, layer: Layer, x: WorkedStep, memory: WorkedStep | None, head: int
 ) -> dict[str, Tensor]:
     """What the layer itself computes, by the name of the step."""
     keys = None if memory is None else memory.table
@@ -201,27 +201,29 @@ def _tables(
 def _head(
     example: Worked,
     layer: Layer,
-    x: Step,
-    memory: Step | None,
+    x: WorkedStep,
+    memory: WorkedStep | None,
     tables: dict[str, Tensor],
     place: int | None,
     head: int | None,
-) -> list[Step]:
+) -> list[WorkedStep]:
     """The steps of one head: its matrices, Q, K, V, scores to weights, weights · V."""
     source = x if memory is None else memory
     sizes = tables["Q"].shape[1], tables["V"].shape[1]
     at: dict[str, Any] = {"layer": place, "head": head}
 
-    def matrix(name: str, letter: str) -> Step:
+    def matrix(name: str, letter: str) -> WorkedStep:
         symbol = _symbol(f"W_{letter}", place, head)
         columns = numbered("e" if letter == "V" else "d", sizes[letter == "V"])
-        return Step(
+        return WorkedStep(
             name, symbol, symbol, "learned", tables[f"W_{letter}"], x.columns, columns, **at
         )
 
-    def projected(name: str, letter: str, left: Step, right: Step, meaning: str) -> Step:
+    def projected(
+        name: str, letter: str, left: WorkedStep, right: WorkedStep, meaning: str
+    ) -> WorkedStep:
         symbol = _symbol(letter, place, head)
-        return Step(
+        return WorkedStep(
             name,
             symbol,
             f"{symbol} = {left.symbol} · {right.symbol}",
@@ -235,9 +237,9 @@ def _head(
         )
 
     def square(
-        name: str, symbol: str, formula: str, meaning: str, table: Tensor, **rest: Any
-    ) -> Step:
-        return Step(
+        name: str, symbol: str, formula: str, meaning: str, table: Tensor, **options: Any
+    ) -> WorkedStep:
+        return WorkedStep(
             name,
             symbol,
             f"{symbol} = {formula}",
@@ -245,7 +247,7 @@ def _head(
             table,
             example.tokens,
             example.key_tokens,
-            **rest,
+            **options,
             **at,
         )
 
@@ -259,7 +261,7 @@ def _head(
         f"{query.symbol} · {key.symbol}ᵀ",
         "how well each query matches each key",
         tables["scores"],
-        how="product",
+        operation="product",
         sources=(query, key),
         transposed=True,
     )
@@ -273,7 +275,7 @@ def _head(
             f"{last.symbol} {by}",
             "the spread kept near 1, whatever the size of a head",
             tables["scaled"],
-            how="cells",
+            operation="cells",
             sources=(last,),
         )
         made.append(last)
@@ -284,7 +286,7 @@ def _head(
             f"{last.symbol} where allowed, −∞ elsewhere ({layer.mask_name})",
             "what a token may not see gets no weight",
             tables["masked"],
-            how="cells",
+            operation="cells",
             sources=(last,),
         )
         made.append(last)
@@ -294,12 +296,12 @@ def _head(
         f"softmax of each row of {last.symbol}",
         "shares that sum to 1",
         tables["weights"],
-        how="row",
+        operation="row",
         sources=(last,),
     )
     alone = head is None and layer.w_output is None
     symbol = _symbol("O" if alone else "H", place, head)
-    mixed = Step(
+    mixed = WorkedStep(
         "output" if alone else "head",
         symbol,
         f"{symbol} = {weights.symbol} · {value.symbol}",
@@ -319,7 +321,7 @@ def numbered(letter: str, count: int) -> tuple[str, ...]:
     return tuple(f"{letter}{place + 1}" for place in range(count))
 
 
-def _of_head(step: Step) -> list[str]:
+def _of_head(step: WorkedStep) -> list[str]:
     return [f"{step.head}·{name}" for name in step.columns]
 
 

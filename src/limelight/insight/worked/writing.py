@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from limelight.insight.worked.example import HEAD_STEPS, LAYER_STEPS, Layer, Worked
-from limelight.insight.worked.steps import Step, digits, number
+from limelight.insight.worked.steps import WorkedStep, digits, number
 from limelight.ops.masks.band import causal
 
 
@@ -23,19 +23,19 @@ def toml(example: Worked, *, blank: bool = False, decimals: int = 3, note: str =
         lines += [f"memory = {_rows(example.memory)}"]
     several = len(example.layers) > 1
     for place, layer in enumerate(example.layers):
-        mine = [step for step in steps if step.layer == (place + 1 if several else None)]
+        own_steps = [step for step in steps if step.layer == (place + 1 if several else None)]
         lines += [*(["", "[[layers]]"] if several else []), *_layer(layer)]
         prefix = "layers." if several else ""
         if len(layer.heads) == 1:
             lines += ["", f"[{prefix}printed]"]
-            lines += _printed(mine, (*HEAD_STEPS, *LAYER_STEPS), blank, decimals)
+            lines += _printed(own_steps, (*HEAD_STEPS, *LAYER_STEPS), blank, decimals)
             continue
         for head in range(len(layer.heads)):
             lines += ["", f"[[{prefix}heads]]", *_matrices(layer, head)]
-            own = [step for step in mine if step.head == head + 1]
+            own = [step for step in own_steps if step.head == head + 1]
             lines += [f"[{prefix}heads.printed]", *_printed(own, HEAD_STEPS, blank, decimals)]
-        together = [step for step in mine if step.head is None]
-        lines += ["", f"[{prefix}printed]", *_printed(together, LAYER_STEPS, blank, decimals)]
+        layer_steps = [step for step in own_steps if step.head is None]
+        lines += ["", f"[{prefix}printed]", *_printed(layer_steps, LAYER_STEPS, blank, decimals)]
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +59,7 @@ def _matrices(layer: Layer, head: int) -> list[str]:
 
 
 def _printed(
-    steps: Iterable[Step], names: tuple[str, ...], blank: bool, decimals: int
+    steps: Iterable[WorkedStep], names: tuple[str, ...], blank: bool, decimals: int
 ) -> list[str]:
     lines: list[str] = []
     for step in steps:

@@ -83,14 +83,14 @@ def generate(
     check_options(max_tokens=max_tokens, how=how, stop=stop, seed=seed)
     if not isinstance(prompts, str | Sequence):
         raise OptionError(f"prompts must be a str or a list of prompts, found {prompts!r}")
-    alone = isinstance(prompts, str)
+    single = isinstance(prompts, str)
     listed: list[Prompt] = [prompts] if isinstance(prompts, str) else list(prompts)
     rows = _rows(model, listed, max_tokens, stop)
     if isinstance(how, Beam):
         answers = [_follow(model, row, how, max_tokens, stop) for row in rows]
     else:
         answers = _sample(model, rows, how or Sampling(), max_tokens, stop, seed)
-    return answers[0] if alone else answers
+    return answers[0] if single else answers
 
 
 class Written(NamedTuple):
@@ -158,9 +158,9 @@ def _draw(
     seed: int | None,
     ends: Callable[[int, int], bool],
 ) -> Generator[bool]:
-    """Write tokens, one for each unfinished prompt a turn; `ends(row, token)` takes each.
+    """Draw one token a step for each unfinished prompt; `ends(row, token)` takes each.
 
-    Gives after each turn whether it was the last.
+    Yields after each step whether it was the last.
     """
     rngs = generators(seed, prompts)
     before = [list(prompt) for prompt in prompts]

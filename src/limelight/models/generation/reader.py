@@ -13,12 +13,12 @@ from limelight.models.decoder import Decoder
 from limelight.models.transformer import Transformer
 
 Writer = Decoder | Transformer
-"""A model that writes: on after a prompt, or a target to a source."""
+"""A model that generates: after a prompt, or a target for a source."""
 
 
 @runtime_checkable
 class Reader(Protocol):
-    """Rows that are written further together."""
+    """Rows that are generated together."""
 
     def begin(self) -> Tensor:
         """Logits `b v` of the first token of each row."""
@@ -29,7 +29,7 @@ class Reader(Protocol):
         ...
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Go on with these rows, in this order; a row may be taken more than once."""
+        """Continue with these rows, in this order; a row may be repeated."""
         ...
 
 

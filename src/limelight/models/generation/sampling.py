@@ -1,4 +1,4 @@
-"""How the next token is drawn from what a model says of it."""
+"""How the next token is drawn from the logits."""
 
 from __future__ import annotations
 

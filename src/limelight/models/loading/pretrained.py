@@ -299,9 +299,9 @@ def _check_rest(
     family: Family, weights: Weights, stored: Mapping[str, str], used: set[str]
 ) -> None:
     """A tensor that nothing here takes belongs to an architecture that this is not."""
-    rest = sorted(plain for plain in stored.keys() - used if not family.is_unused(plain))
-    if rest:
-        name = weights.stored_name(stored[rest[0]])
+    unplaced = sorted(plain for plain in stored.keys() - used if not family.is_unused(plain))
+    if unplaced:
+        name = weights.stored_name(stored[unplaced[0]])
         raise FileError(
             f"{weights.path}: tensor {name!r} has no place in a model of the {family.name} family"
         )

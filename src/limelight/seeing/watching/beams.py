@@ -83,7 +83,7 @@ def along(line: list[int], pieces: list[Piece]) -> list[Piece]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class BatchSource:
     """The rows of a batch, each with a source of its own."""
 
     sources: tuple[Source, ...]
@@ -94,7 +94,7 @@ class Rows:
     def part(self, heads: list[int] | None = None, row: int | None = None) -> Source:
         if row is not None:
             return self.sources[row].part(heads=heads)
-        return Rows(tuple(source.part(heads=heads) for source in self.sources))
+        return BatchSource(tuple(source.part(heads=heads) for source in self.sources))
 
 
 def batch_of(rows: Sequence[Seen]) -> Seen:
@@ -109,5 +109,5 @@ def batch_of(rows: Sequence[Seen]) -> Seen:
 
     statistics = Statistics(*map(stacked, zip(*(row.statistics for row in rows), strict=True)))
     sources = [row.source for row in rows if row.source is not None]
-    source = Rows(tuple(sources)) if len(sources) == len(rows) else None
+    source = BatchSource(tuple(sources)) if len(sources) == len(rows) else None
     return Seen(rows[0].extent._replace(b=len(rows)), rows[0].lens, statistics, source)

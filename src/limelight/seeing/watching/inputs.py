@@ -19,7 +19,7 @@ class ModelInputs(NamedTuple):
     """b n: true for tokens, false for padding"""
 
 
-class Inputs:
+class InputRecorder:
     """Records the inputs of the models within a model, by their paths."""
 
     def __init__(self) -> None:

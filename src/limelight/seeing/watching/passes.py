@@ -22,7 +22,7 @@ from limelight.seeing.recording.join import (
 from limelight.seeing.watching.beams import origins, rows_before
 
 
-class Step(NamedTuple):
+class LayerCall(NamedTuple):
     """One call of one layer."""
 
     piece: Piece
@@ -49,14 +49,14 @@ class Key(NamedTuple):
     occurrence: int
 
 
-class Stack:
+class StackCalls:
     """The calls of one stack of layers."""
 
     def __init__(self, path: str, *, cross: bool, keep: bool) -> None:
         self.path, self.cross, self._keep = path, cross, keep
-        self._tracks: dict[Key, dict[int, list[Step]]] = {}
+        self._tracks: dict[Key, dict[int, list[LayerCall]]] = {}
 
-    def add(self, key: Key, forward: int, step: Step) -> None:
+    def add(self, key: Key, forward: int, step: LayerCall) -> None:
         """Add a call, which may continue the one before it."""
         passes = self._tracks.setdefault(key, {})
         step = step._replace(piece=own_keys(step.piece))
@@ -99,7 +99,7 @@ class Stack:
             )
         return keys
 
-    def steps(self, key: Key, which: int) -> list[Step]:
+    def steps(self, key: Key, which: int) -> list[LayerCall]:
         """The calls of a layer in a pass."""
         keys = self.keys(which, key.occurrence)
         if key not in keys:
@@ -113,7 +113,7 @@ class Stack:
         return with_keys(pieces) if self._keep else [without_source(piece) for piece in pieces]
 
     def rows_before(
-        self, which: int, occurrence: int, own: Sequence[Stack] = ()
+        self, which: int, occurrence: int, own: Sequence[StackCalls] = ()
     ) -> list[list[int]]:
         """For each call of a pass but the first: the row of the call before that each continues.
 
@@ -141,7 +141,7 @@ class Stack:
         return passes[which]
 
 
-def _origins(before: Step, after: Step, *, cross: bool) -> Tensor | None:
+def _origins(before: LayerCall, after: LayerCall, *, cross: bool) -> Tensor | None:
     """What `after` continues: the cache of the call before, or a target by its next token."""
     earlier, later = before.piece, after.piece
     if not isinstance(earlier.seen.source, Recomputed) or not isinstance(

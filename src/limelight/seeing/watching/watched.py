@@ -20,9 +20,9 @@ from limelight.seeing.recording.offload import offload
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.watching.beams import along, batch_of, in_place, line_of
 from limelight.seeing.watching.hf_tokens import tokens_of_ids
-from limelight.seeing.watching.inputs import Inputs
+from limelight.seeing.watching.inputs import InputRecorder
 from limelight.seeing.watching.padding import real_run, without_padding
-from limelight.seeing.watching.passes import Key, Stack, Step
+from limelight.seeing.watching.passes import Key, LayerCall, StackCalls
 from limelight.seeing.watching.stacks import is_cross, labelled
 from limelight.seeing.watching.unseen import Unseen
 from limelight.version import __version__
@@ -59,11 +59,11 @@ class Watched:
         layers = check_chosen("layers", layers, self.sites.layers)
         self.heads = None if heads is None else list(heads)
         self.layers = None if layers is None else list(layers)
-        self.inputs = Inputs()
+        self.inputs = InputRecorder()
         self.unseen = Unseen(self.sites)
         self.order: list[str] = []
         """the path of the module that made each call, in the order of the calls"""
-        self._stacks: dict[str, Stack] = {}
+        self._stacks: dict[str, StackCalls] = {}
         self._dense: set[str] = set()
         """stacks whose weights are those that the model returned"""
 
@@ -105,7 +105,7 @@ class Watched:
         model = None if call is None else self.model
         stack = self._stacks.get(name)
         if stack is None:
-            stack = Stack(name, cross=is_cross(path, model), keep=self.lens.keep)
+            stack = StackCalls(name, cross=is_cross(path, model), keep=self.lens.keep)
             self._stacks[name] = stack
         first = 0 if call is None else call.first_key
         extent = seen.extent
@@ -115,9 +115,9 @@ class Watched:
             key_ids, real = self.inputs.source(extent.j)
         texts_begun = sum(own.begun(key) for own in self._own_stacks(stack))
         self.order.append(path)
-        stack.add(key, forward, Step(Piece(seen, first), ids, key_ids, real, texts_begun))
+        stack.add(key, forward, LayerCall(Piece(seen, first), ids, key_ids, real, texts_begun))
 
-    def _own_stacks(self, stack: Stack) -> list[Stack]:
+    def _own_stacks(self, stack: StackCalls) -> list[StackCalls]:
         """Where the layers of a stack look at their own text."""
         root = stack.path.partition("*")[0]
         return [own for own in self._stacks.values() if own.path.startswith(root) and not own.cross]
@@ -235,7 +235,7 @@ class Watched:
             query_text=query_text,
         )
 
-    def _made(self, stack: Stack) -> dict[str, str]:
+    def _made(self, stack: StackCalls) -> dict[str, str]:
         made = {"by": f"limelight {__version__}, watch", "lens": repr(self.lens)}
         if stack.path in self._dense:
             made["weights"] = "dense, as the model computed and returned them (output_attentions)"
@@ -243,14 +243,14 @@ class Watched:
             made["unseen"] = unseen
         return made
 
-    def _lines(self, stack: Stack, which: int, occurrence: int) -> list[list[int]]:
+    def _lines(self, stack: StackCalls, which: int, occurrence: int) -> list[list[int]]:
         """For each row of the last call, the row of every call that it came from."""
         before = stack.rows_before(which, occurrence, self._own_stacks(stack))
         steps = stack.steps(stack.keys(which, occurrence)[0], which)
         return [line_of(before, row) for row in range(steps[-1].piece.seen.extent.b)]
 
     def _line_of(
-        self, stack: Stack, which: int, occurrence: int, row: int, sequences: Tensor | None
+        self, stack: StackCalls, which: int, occurrence: int, row: int, sequences: Tensor | None
     ) -> list[int]:
         """The row of every call that a row of the last one, or a sequence of ids, came from."""
         before = stack.rows_before(which, occurrence, self._own_stacks(stack))
@@ -275,7 +275,7 @@ class Watched:
             f"{row} that no beam of it read"
         )
 
-    def _sources(self, stack: Stack, which: int, rows: int) -> int:
+    def _sources(self, stack: StackCalls, which: int, rows: int) -> int:
         """How many sources the rows of a target belong to: beams of one source are adjacent.
 
         Targets of different sources may be the same ids; where there is no source, the same ids
@@ -298,7 +298,7 @@ class Watched:
             self._stacks, [stack.path for stack in self._stacks.values() if stack.cross]
         )
 
-    def _stack(self, stack: str | None) -> Stack:
+    def _stack(self, stack: str | None) -> StackCalls:
         labels = self._labels()
         if not labels:
             raise self.unseen.error()
@@ -314,7 +314,7 @@ class Watched:
         return self._stacks[labels[name]]
 
 
-def _real_keys(steps: list[Step], line: list[int]) -> range | None:
+def _real_keys(steps: list[LayerCall], line: list[int]) -> range | None:
     """Where the tokens of a line stand among its keys, if some of these are padding."""
     last, row = steps[-1], line[len(steps) - 1]
     if last.real is None:
@@ -370,7 +370,7 @@ def _check_sequences(sequences: Tensor) -> int:
     return len(sequences)
 
 
-def _joined_ids(steps: list[Step], line: list[int]) -> list[int] | None:
+def _joined_ids(steps: list[LayerCall], line: list[int]) -> list[int] | None:
     ids: list[int] = []
     for step, row in zip(steps, line, strict=False):
         if step.ids is None:

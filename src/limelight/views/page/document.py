@@ -128,10 +128,10 @@ def description(
 ) -> dict[str, Any]:
     """The same without small pictures and colours, for a page that has them already."""
     choice = opening(recording, layer, head)
-    whole = summary(recording)
+    overall = summary(recording)
     same = recording.queries is recording.tokens
     marks = {index for index, token in enumerate(recording.queries) if token.special}
-    keys = _side(recording.tokens, recording.text, whole.background)
+    keys = _side(recording.tokens, recording.text, overall.background)
     queries = keys if same else _side(recording.queries, recording.query_text, marks)
     return {
         "format": "limelight-page-2",
@@ -254,9 +254,9 @@ def _tiles(recording: Recording, layer: int, position: int) -> list[dict[str, An
     seen = recording.seen(layer)
     if seen.source is None:
         return []
-    whole = summary(recording)
-    links = whole.links(recording.layer_numbers.index(layer), position)
-    values = links.weights.where(whole.plain(links), 0.0).flatten()
+    overall = summary(recording)
+    links = overall.links(recording.layer_numbers.index(layer), position)
+    values = links.weights.where(overall.plain(links), 0.0).flatten()
     best, places = values.topk(min(256, len(values)))
     places = places[best > 0]
     rows, columns = links.queries.flatten()[places], links.keys.flatten()[places]

@@ -31,9 +31,9 @@ def packed_weights(weights: Tensor, *, fine: bool = True) -> dict[str, Any]:
     printed = _thousandths(exact)
     if not fine:
         thousandths = printed.to(torch.int32)
-        alone = thousandths[thousandths >= _ALONE]
+        large = thousandths[thousandths >= _ALONE]
         names = thousandths.clamp(max=_ALONE).to(torch.uint8)
-        return {"kind": "thousandths", "data": packed(torch.cat([names, *_bytes(alone)]))}
+        return {"kind": "thousandths", "data": packed(torch.cat([names, *_bytes(large)]))}
     codes = (exact.sqrt() * _STEPS).round()
     (wrong,) = (_thousandths((codes / _STEPS) ** 2) != printed).nonzero(as_tuple=True)
     up = _thousandths(((codes[wrong] + 1) / _STEPS) ** 2) == printed[wrong]

@@ -31,7 +31,7 @@ class Recipe(NamedTuple):
 
     def shapes(self, shape: Sequence[int], config: Config) -> list[tuple[int, ...]]:
         """The shape that each part is stored in, for a tensor of ours of this `shape`."""
-        rows, *rest = shape
+        rows, *others = shape
         if len(self.parts) == 3:  # Q, K, V
             counts = [
                 heads * config.head_size
@@ -39,7 +39,7 @@ class Recipe(NamedTuple):
             ]
         else:
             counts = [rows // len(self.parts)] * len(self.parts)
-        shapes = [(count + self.skip, *rest) for count in counts]
+        shapes = [(count + self.skip, *others) for count in counts]
         return [part[::-1] for part in shapes] if self.transpose else shapes
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
@@ -50,7 +50,7 @@ class Recipe(NamedTuple):
         return joined + self.plus if self.plus else joined
 
 
-Reader = Callable[[Mapping[str, Any]], Config]
+ConfigReader = Callable[[Mapping[str, Any]], Config]
 """What turns a config.json into our config."""
 
 
@@ -62,7 +62,7 @@ class Family:
     """
 
     name: str
-    config: Reader
+    config: ConfigReader
     prefix: str
     """what stands before a name when the model was saved with a head"""
     modules: Mapping[str, tuple[str, ...]]
