@@ -275,7 +275,10 @@ def _remarks(reading: Reading) -> list[str]:
     if count > 1:
         size = max(last - first for first, last in reading.windows)
         why = f": the model was trained on {reading.trained}" if reading.trained else ""
-        remarks.append(f"{reading.total:,} tokens in {count} windows of up to {size:,}{why}.")
+        some = "" if reading.taken == reading.total else f"The first {reading.taken:,} of "
+        remarks.append(f"{some}{reading.total:,} tokens in {count} windows of up to {size:,}{why}.")
+        if reading.taken < reading.total:
+            remarks.append("What is recorded of more would not fit into memory.")
     elif reading.taken < reading.total:
         remarks.append(
             f"The first {reading.taken:,} of {reading.total:,} tokens: the model takes no more at "

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from limelight.insight.layer_statistics import LayerStatistics, layer_statistics
-from limelight.ops.lens.sources import Joined
 from limelight.seeing.recording.recording import Link, Recording
-from limelight.seeing.recording.tokens import Token, word_at
+from limelight.seeing.recording.tokens import Token, words
 
 FAR = 64
 """Words beyond which a link is as far as any: reach must not win over weight in a long text."""
@@ -247,11 +246,14 @@ def _sinks(recording: Recording, layers: Sequence[LayerStatistics]) -> frozenset
 
 
 def _worth(tokens: Sequence[Token]) -> Tensor:
-    """1 for each token, less for function words: `n`."""
-    return torch.tensor(
-        [FUNCTION if word_at(tokens, k).casefold() in FUNCTION_WORDS
-         or token.text.casefold() in FUNCTION_WORDS else 1.0 for k, token in enumerate(tokens)]
-    )  # fmt: skip
+    """1 for each token, less for a word that only holds others together: `n`."""
+    worth = torch.ones(len(tokens))
+    for places in words(tokens):
+        word = "".join(tokens[place].text for place in places).casefold()
+        for place in places:
+            if word in FUNCTION_WORDS or tokens[place].text.casefold() in FUNCTION_WORDS:
+                worth[place] = FUNCTION
+    return worth
 
 
 def _seeing(recording: Recording, causal: bool) -> Tensor:
@@ -259,12 +261,11 @@ def _seeing(recording: Recording, causal: bool) -> Tensor:
     queries, keys = len(recording.queries), len(recording.tokens)
     if causal:
         return torch.arange(queries, queries - keys, -1).float()
-    source = recording.layers[0].source
-    if not isinstance(source, Joined):
+    if not recording.windows:
         return torch.full((keys,), float(queries))
     seeing = torch.zeros(keys)
-    for part in source.segments:
-        seeing[part.first_key : part.first_key + part.keys] += part.queries
+    for window in recording.windows:
+        seeing[window.first_key : window.first_key + window.keys] += window.queries
     return seeing
 
 

@@ -7,7 +7,7 @@ was recorded of its row, those of rows where that could matter: hardly ever one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from limelight.insight.layer_statistics import finite
 from limelight.insight.summary import LayerLinks, summary
 from limelight.ops.backends.tiled import TILE
-from limelight.seeing.recording.recording import Link, Recording
+from limelight.seeing.recording.recording import Link, Recording, Window
 
 Value = Callable[["LayerLinks"], Tensor]
 """How much each link is worth; nothing or less for links that do not count."""
@@ -105,6 +105,15 @@ def top_links_of_layer(
     return search.completed(search.recorded())
 
 
+def _runs(recording: Recording) -> Iterator[tuple[range, range]]:
+    """Queries and the keys that they see: of a long text window by window."""
+    first = 0
+    for window in recording.windows or [Window(len(recording.queries), 0, len(recording.tokens))]:
+        keys = range(window.first_key, window.first_key + window.keys)
+        yield range(first, first + window.queries), keys
+        first += window.queries
+
+
 @dataclass(frozen=True, eq=False)
 class _Search:
     """What is looked for in some heads of a layer."""
@@ -147,8 +156,11 @@ class _Search:
         by_head = self._best(links(rows, places))
         if heaviest.shape[1] < weights.shape[1]:
             lighter = weights <= heaviest[:, -1:]
-            heads, others = (lighter & self._could_matter(weights, by_head)).nonzero(as_tuple=True)
-            by_head = self._better(by_head, links(heads, others))
+            others = (lighter & self._could_matter(weights, by_head)).flatten().nonzero()[:, 0]
+            # in a text of one word all of them: valued at once, they would take gigabytes
+            for some in others.split(TILE):
+                count = weights.shape[1]
+                by_head = self._better(by_head, links(some // count, some % count))
         return by_head
 
     def completed(self, by_head: list[list[Ranked]]) -> list[list[Ranked]]:
@@ -157,28 +169,47 @@ class _Search:
         if seen.source is None:
             return by_head
         lightest = summary(self.recording).least[self.position][list(self.heads)]
-        short = self._could_matter(lightest, by_head)
-        # all heads of a short text at once: a call for each would take most of the time
-        at_once = short.numel() * seen.extent.j <= TILE
-        groups = [range(len(self.heads))] if at_once else [[at] for at in range(len(self.heads))]
-        for group in groups:
-            rows = short[group].any(0).nonzero()[:, 0]
-            if not len(rows):
-                continue
-            heads = [self.heads[at] for at in group]
-            part = seen.heads(heads)
-            step = max(1, TILE // max(1, len(heads) * seen.extent.j))
-            for block in rows.split(step):
-                weights = finite(part.rows(block)[0])
-                before = [by_head[at] for at in group]
-                matter = self._could_matter(weights.flatten(1), before).view_as(weights)
-                at, row, key = matter.nonzero(as_tuple=True)
-                links = LayerLinks(
-                    self.position, torch.tensor(heads)[at], block[row], key, weights[at, row, key]
-                )
-                for place, best in zip(group, self._better(before, links, heads), strict=True):
-                    by_head[place] = best
+        for queries, keys in _runs(self.recording):
+            # all heads of a short run at once: a call for each would take most of the time
+            together = len(self.heads) * len(queries) * len(keys) <= TILE
+            every = range(len(self.heads))
+            for group in [every] if together else [[at] for at in every]:
+                self._complete(by_head, lightest, group, queries, keys)
         return by_head
+
+    def _complete(
+        self,
+        by_head: list[list[Ranked]],
+        lightest: Tensor,
+        group: Sequence[int],
+        queries: range,
+        keys: range,
+    ) -> None:
+        """Put better links of some heads, of these queries to these keys, in their place."""
+        seen, run = self.recording.layers[self.position], slice(queries.start, queries.stop)
+        best = [by_head[at] for at in group]
+        short = self._could_matter(lightest[group, run], best)
+        rows = short.any(0).nonzero()[:, 0] + queries.start
+        if not len(rows):
+            return
+        heads = [self.heads[at] for at in group]
+        source = seen.heads(heads).source
+        assert source is not None
+        step = max(1, TILE // max(1, len(heads) * len(keys)))
+        for block in rows.split(step):
+            weights = finite(source.weights(block.to(seen.device), keys)[0])
+            matter = self._could_matter(weights.flatten(1), best).view_as(weights)
+            at, row, key = matter.nonzero(as_tuple=True)
+            links = LayerLinks(
+                self.position,
+                torch.tensor(heads)[at],
+                block[row],
+                key + keys.start,
+                weights[at, row, key],
+            )
+            best = self._better(best, links, heads)
+        for at, links in zip(group, best, strict=True):
+            by_head[at] = links
 
     def _could_matter(self, weights: Tensor, by_head: Sequence[Sequence[Ranked]]) -> Tensor:
         """Which of these weights `h x` may be worth more than the best of their head so far."""

@@ -16,15 +16,25 @@ from limelight.models.tokens import Encoded
 from limelight.models.transformer import Transformer
 from limelight.models.vision import VisionEncoder
 from limelight.ops.calls import AttentionCall, intercept
+from limelight.ops.lens.seen import Seen
+from limelight.ops.lens.sources import Recomputed
 from limelight.ops.lens.spec import Lens
 from limelight.seeing.choice import LENS
 from limelight.seeing.own_models import look_with_own_model
-from limelight.seeing.recording.join import Piece, cut_out, join
-from limelight.seeing.recording.recording import Recording
-from limelight.seeing.recording.tokens import place_tokens
+from limelight.seeing.recording.join import Piece, cut_out, join, without_source
+from limelight.seeing.recording.offload import trim_heap
+from limelight.seeing.recording.recording import Recording, Window
+from limelight.seeing.recording.tokens import Token, place_tokens
 
 _SEARCH = 64
 """How far to look for the edge of a word: some scripts have none."""
+
+MOST_CHARACTERS = 1 << 23
+"""Of a text: each token takes some 400 bytes before anything is read."""
+MOST_ROWS = 1 << 24
+"""Rows of all layers and heads, some 120 bytes each: 233,000 tokens on 72 heads."""
+MOST_SOURCE = 1 << 30
+"""Bytes of queries, keys and values; of windows that have more only statistics are kept."""
 
 Progress = Callable[[int, int], None]
 """Called after each layer with how many are done, and of how many."""
@@ -46,10 +56,12 @@ class Reading(NamedTuple):
     """tokens of it that the model has no piece for, such as [UNK]"""
 
 
-class _Window(NamedTuple):
+class _Part(NamedTuple):
+    """Tokens that are looked at by themselves, and those of them that are recorded here."""
+
     first: int
     last: int
-    recording: Recording
+    own: range
 
 
 def read(
@@ -63,7 +75,8 @@ def read(
 
     Each token is recorded in one window: for a model that reads both ways in the one where it
     stands farthest from an edge, for one that reads forward in the one where it sees most before
-    it. Special tokens that open and close each window are left out of the joined recording.
+    it. Special tokens that open and close each window are left out of the joined recording. Weights
+    can be recomputed where the windows are few enough to keep what they come from (`MOST_SOURCE`).
 
     Args:
         model: with its tokenizer.
@@ -85,6 +98,11 @@ def read(
         raise UnavailableError("this model came without a tokenizer: it cannot read a text")
     if not text.strip():
         raise OptionError("text is empty: there is nothing to attend to")
+    if len(text) > MOST_CHARACTERS:
+        raise OptionError(
+            f"text has {len(text):,} characters, expected at most {MOST_CHARACTERS:,}; "
+            "a part of it can be looked at"
+        )
     encoded = model.tokens.encode(text)
     spans = [span for span in encoded.spans if span[1] > span[0]]
     added, total = len(encoded.spans) - len(spans), len(spans)
@@ -99,16 +117,18 @@ def read(
         with intercept(counter.count):
             recording = look_with_own_model(model, text, None, lens)
         return Reading(recording, total, taken, ((0, taken),), None, _unknown(model, encoded))
-    starts = _starts(total, size, stride or max(1, size // 2))
-    counter = _Counter(_layers(model) * len(starts), progress)
+    taken = min(total, max(size, MOST_ROWS // (_layers(model) * model.config.heads)))
+    tokens = _tokens(model, text, encoded)[:taken]
+    spans = spans[:taken]
+    parts = _parts(model, text, spans, size, stride or max(1, size // 2))
+    counter = _Counter(_layers(model) * len(parts), progress)
     with intercept(counter.count):
-        windows = [_window(model, text, spans, first, size, lens) for first in starts]
-    recording = _joined(model, text, encoded, windows)
+        recording = _look_at_parts(model, text[: spans[-1][1]], tokens, spans, parts, lens)
     return Reading(
         recording,
         total,
-        total,
-        tuple((window.first, window.last) for window in windows),
+        taken,
+        tuple((part.first, part.last) for part in parts),
         trained if stride is None else None,
         _unknown(model, encoded),
     )
@@ -151,32 +171,31 @@ def _trained(model: Model) -> int | None:
     return min(known, default=None)
 
 
-def _starts(total: int, size: int, stride: int) -> list[int]:
-    """Where windows begin, until one reaches the end."""
+def _parts(
+    model: Model, text: str, spans: Sequence[tuple[int, int]], size: int, stride: int
+) -> list[_Part]:
+    """Windows until one reaches the end, and the tokens that each answers for."""
     starts = [0]
-    while starts[-1] + size < total:
+    while starts[-1] + size < len(spans):
         starts.append(starts[-1] + stride)
-    return starts
+    windows = [_window(text, spans, first, size) for first in starts]
+    edges = [0]
+    for before, after in itertools.pairwise(windows):
+        middle = (after[0] + before[1]) // 2
+        edges.append(max(edges[-1], middle) if isinstance(model, Encoder) else before[1])
+    edges.append(len(spans))
+    owned = itertools.pairwise(edges)
+    return [_Part(*window, range(*own)) for window, own in zip(windows, owned, strict=True)]
 
 
-def _window(
-    model: Model, text: str, spans: Sequence[tuple[int, int]], first: int, size: int, lens: Lens
-) -> _Window:
+def _window(text: str, spans: Sequence[tuple[int, int]], first: int, size: int) -> tuple[int, int]:
     """The window that begins at a token, or rather at the next word, so that its tokens stay."""
     last = min(first + size, len(spans))
     if last < len(spans):
         last = _word_edge(text, spans, range(last, max(first + 1, last - _SEARCH), -1))
     if first > 0:
         first = _word_edge(text, spans, range(first, min(last - 1, first + _SEARCH)))
-    part = text[spans[first][0] : spans[last - 1][1]]
-    recording = look_with_own_model(model, part, None, lens)
-    plain = sum(not token.special for token in recording.tokens)
-    if plain != last - first:
-        raise UnavailableError(
-            f"the tokenizer reads tokens {first} to {last - 1} by themselves as {plain} tokens: "
-            "this text cannot be looked at in windows"
-        )
-    return _Window(first, last, recording)
+    return first, last
 
 
 def _word_edge(text: str, spans: Sequence[tuple[int, int]], places: range) -> int:
@@ -188,47 +207,82 @@ def _word_edge(text: str, spans: Sequence[tuple[int, int]], places: range) -> in
     return places.start
 
 
-def _joined(model: Model, text: str, encoded: Encoded, windows: Sequence[_Window]) -> Recording:
-    """One recording of the whole text; each window answers for the tokens that it sees best."""
+def _tokens(model: Model, text: str, encoded: Encoded) -> tuple[Token, ...]:
+    """The tokens of the text, without those that the tokenizer adds."""
     assert model.tokens is not None
     kept = [place for place, (start, end) in enumerate(encoded.spans) if end > start]
-    tokens = place_tokens(
+    return place_tokens(
         text,
         [encoded.spans[place] for place in kept],
         [encoded.pieces[place] for place in kept],
         [encoded.ids[place] in model.tokens.special for place in kept],
     )
-    forward = not isinstance(model, Encoder)
-    owned = _owned(windows, len(tokens), forward)
-    first = windows[0].recording
-    layers = [
-        join([_piece(window, rows, layer) for window, rows in zip(windows, owned, strict=True)])
-        for layer in range(len(first.layers))
-    ]
-    lengths = max(window.last - window.first for window in windows)
-    made = dict(first.made) | {
-        "taken": f"all {len(tokens):,} tokens, in {len(windows)} windows of up to {lengths:,}"
+
+
+def _look_at_parts(
+    model: Model,
+    text: str,
+    tokens: tuple[Token, ...],
+    spans: Sequence[tuple[int, int]],
+    parts: Sequence[_Part],
+    lens: Lens,
+) -> Recording:
+    """One recording of all parts, each of which answers for the tokens that it sees best."""
+    pieces: list[list[Piece]] = [[] for _ in range(_layers(model))]
+    first: Recording | None = None
+    keep = lens.keep
+    for part in parts:
+        recording = _look_at_part(model, text, spans, part, lens)
+        if first is None:
+            first = recording
+            keep = keep and len(parts) * _source_size(recording) <= MOST_SOURCE
+        # Cut at once: all that the windows hold together may be larger than the memory.
+        for layer, own in enumerate(pieces):
+            piece = _piece(recording, layer, part)
+            own.append(piece if keep else without_source(piece))
+    assert first is not None
+    longest = max(part.last - part.first for part in parts)
+    made = {
+        **first.made,
+        "taken": f"{len(tokens):,} tokens, in {len(parts)} windows of up to {longest:,}",
     }
+    if lens.keep and not keep:
+        made["weights"] = "not kept of so many windows: only what the lens recorded"
+    layers: list[Seen] = []
+    while pieces:
+        layers.append(join(pieces.pop(0)))
+        trim_heap()
     return replace(
         first, text=text, tokens=tokens, queries=(), query_text="", layers=tuple(layers),
         flows=(), made=made,
+        windows=tuple(Window(len(part.own), part.first, part.last - part.first) for part in parts),
     )  # fmt: skip
 
 
-def _owned(windows: Sequence[_Window], total: int, forward: bool) -> list[range]:
-    """The tokens that each window answers for."""
-    edges = [0]
-    for before, after in itertools.pairwise(windows):
-        middle = (after.first + before.last) // 2
-        edges.append(before.last if forward else max(edges[-1], middle))
-    edges.append(total)
-    return [range(*pair) for pair in itertools.pairwise(edges)]
+def _look_at_part(
+    model: Model, text: str, spans: Sequence[tuple[int, int]], part: _Part, lens: Lens
+) -> Recording:
+    words = text[spans[part.first][0] : spans[part.last - 1][1]]
+    recording = look_with_own_model(model, words, None, lens)
+    plain = sum(not token.special for token in recording.tokens)
+    if plain != part.last - part.first:
+        raise UnavailableError(
+            f"the tokenizer reads tokens {part.first} to {part.last - 1} by themselves as {plain} "
+            "tokens: this text cannot be looked at in windows"
+        )
+    return recording
 
 
-def _piece(window: _Window, rows: range, layer: int) -> Piece:
-    recording = window.recording
+def _source_size(recording: Recording) -> int:
+    """Bytes of the queries, keys and values that weights are recomputed from."""
+    sources = [seen.source for seen in recording.layers]
+    problems = [source.problem for source in sources if isinstance(source, Recomputed)]
+    return sum(x.nbytes for each in problems for x in (each.query, each.key, each.value))
+
+
+def _piece(recording: Recording, layer: int, part: _Part) -> Piece:
     opened = next(k for k, token in enumerate(recording.tokens) if not token.special)
-    keys = range(opened, opened + window.last - window.first)
-    shift = opened - window.first
-    own = range(rows.start + shift, rows.stop + shift)
-    return Piece(cut_out(recording.layers[layer], own, keys), window.first)
+    keys = range(opened, opened + part.last - part.first)
+    shift = opened - part.first
+    own = range(part.own.start + shift, part.own.stop + shift)
+    return Piece(cut_out(recording.layers[layer], own, keys), part.first)

@@ -114,6 +114,7 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
         raise UnavailableError("what has a bias cannot be cut out: it is a table of all positions")
     if problem.mask is not None and (rows.stop, keys.stop) != (i, j):
         raise UnavailableError(f"queries {rows} and keys {keys} do not end where the call ends")
+    # Of what is recorded, copies: a view would hold on to what is cut away.
     run, columns = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
     # The log-sum-exp of the call includes the keys that are left out, and its sinks.
     lse, sinks = (problem.lse, problem.sinks) if len(keys) == j else (seen.lse, None)
@@ -125,10 +126,10 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
         lse=None if lse is None else lse[:, :, run],
         sinks=sinks,
     )
-    old, lse = seen.statistics, seen.lse[:, :, run]
+    old, lse = seen.statistics, seen.lse[:, :, run].clone()
 
     def cut(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[:, :, run]
+        return None if tensor is None else tensor[:, :, run].clone()
 
     statistics = Statistics(
         lse=lse,
@@ -146,7 +147,7 @@ def _cut_links(links: Links, run: slice, keys: range) -> Links:
     """A link to a key that was left out keeps its weight and has no key: −1."""
     indices = links.indices[:, :, run]
     outside = (indices < keys.start) | (indices >= keys.stop)
-    return Links(links.weights[:, :, run], (indices - keys.start).masked_fill(outside, -1))
+    return Links(links.weights[:, :, run].clone(), (indices - keys.start).masked_fill(outside, -1))
 
 
 def _received(problem: Problem, lse: Tensor | None) -> Tensor:

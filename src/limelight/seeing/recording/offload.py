@@ -46,11 +46,11 @@ def offload(seen: Seen, calls: int, limit: int = MEMORY_LIMIT) -> Seen:
     except (OSError, RuntimeError):  # no such folder, or a full disk: then in memory
         return seen
     problem = replace(problem, query=query, key=key, value=value)
-    _trim_heap()
+    trim_heap()
     return replace(seen, source=Recomputed(problem))
 
 
-def _trim_heap() -> None:
+def trim_heap() -> None:
     """Return freed memory to the system: between layers the C library would keep hundreds of MB."""
     trim = _malloc_trim()
     if trim is not None:

@@ -58,6 +58,15 @@ class Strongest(NamedTuple):
     """links from or to background tokens, and between neighbouring words"""
 
 
+class Window(NamedTuple):
+    """Queries of a long text that see one run of its keys."""
+
+    queries: int
+    """how many, after those of the windows before"""
+    first_key: int
+    keys: int
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Recording:
     """What a model attended to: tokens, and a `Seen` for each recorded layer.
@@ -96,6 +105,8 @@ class Recording:
     """what each layer took in and gave out, where it was kept: what `steps` is computed from"""
     picture: Picture | None = None
     """the picture whose patches the tokens are, where it is one"""
+    windows: tuple[Window, ...] = ()
+    """of a text that was read in windows; otherwise all queries see what the mask leaves them"""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -113,6 +124,8 @@ class Recording:
             raise ShapeError(
                 f"the picture is read as {self.picture.size} tokens, found {len(self.tokens)}"
             )
+        if self.windows:
+            _check_windows(self.windows, len(self.queries), len(self.tokens))
         expected = (1, heads, len(self.queries), len(self.tokens))
         for number, seen in zip(self.layer_numbers, self.layers, strict=True):
             if tuple(seen.extent) != expected:
@@ -331,3 +344,13 @@ def _position(name: str, number: int, numbers: tuple[int, ...]) -> int:
 def _check_numbers(name: str, numbers: tuple[int, ...], size: int) -> None:
     if len(numbers) != size or len(set(numbers)) != size:
         raise OptionError(f"{name} must be {size} different numbers, found {numbers}")
+
+
+def _check_windows(windows: tuple[Window, ...], queries: int, keys: int) -> None:
+    total = 0
+    for window in windows:
+        total += window.queries
+        if min(window) < 0 or window.first_key + window.keys > keys:
+            raise ShapeError(f"{window} does not fit {keys} keys")
+    if total != queries:
+        raise ShapeError(f"windows are of {total} queries, expected {queries}")

@@ -30,7 +30,7 @@ from limelight.ops.masks.mask import mask_from_json
 from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
 from limelight.seeing.recording.picture import Picture
-from limelight.seeing.recording.recording import Recording
+from limelight.seeing.recording.recording import Recording, Window
 from limelight.seeing.recording.stored_checks import (
     check_call,
     check_flow,
@@ -63,6 +63,7 @@ def write(recording: Recording, path: Path) -> None:
         "head_numbers": recording.head_numbers,
         "tokens": recording.tokens,
         "queries": None if recording.queries is recording.tokens else recording.queries,
+        "windows": recording.windows,
         "layers": [
             _put_seen(f"layers.{number}", seen, tensors)
             for number, seen in zip(recording.layer_numbers, recording.layers, strict=True)
@@ -225,6 +226,7 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
         query_text=_kind("query_text", document["query_text"], str),
         flows=flows,
         picture=_picture(document, tensors),
+        windows=_windows(document),
     )
     check_tokens("tokens", recording.tokens, recording.text)
     check_tokens("queries", recording.queries, recording.query_text)
@@ -240,6 +242,14 @@ def _picture(document: dict[str, Any], tensors: dict[str, Tensor]) -> Picture | 
         for name in ("rows", "columns", "leading")
     )
     return Picture(tensors["picture"], rows, columns, leading)
+
+
+def _windows(document: dict[str, Any]) -> tuple[Window, ...]:
+    # Files that were written before there were windows in them name none.
+    rows = _kind("windows", document.get("windows", []), list)
+    return tuple(
+        Window(*(_kind("each number of a window", number, int) for number in row)) for row in rows
+    )
 
 
 def _tokens(name: str, rows: Any) -> tuple[Token, ...]:

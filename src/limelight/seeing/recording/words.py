@@ -28,6 +28,7 @@ def merge_words(recording: Recording) -> Recording:
             for seen in recording.layers
         ),
         flows=(),
+        windows=(),
         made={**recording.made, "merged": "tokens merged to words"},
     )
 
