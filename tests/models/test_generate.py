@@ -310,3 +310,16 @@ def test_a_model_of_nan_writes_nothing(how: ll.Sampling | ll.Beam | None) -> Non
     torch.nn.init.constant_(model.embedding.tokens.weight, float("nan"))
     with pytest.raises(OptionError, match="scores for the next token that are not numbers"):
         ll.generate(model, [[1, 2]], max_tokens=2, how=how)
+
+
+@pytest.mark.parametrize("how", [{"top_p": 1e-320}, {"repetition_penalty": 1e-320}])
+def test_numbers_too_small_for_float32_still_draw_a_token(
+    tiny: ll.Decoder, how: dict[str, float]
+) -> None:
+    (answer,) = ll.generate(tiny, [[1, 2, 3]], max_tokens=3, how=ll.Sampling(0.7, **how), seed=1)
+    assert len(answer.ids) == 3
+
+
+def test_beams_are_bounded() -> None:
+    with pytest.raises(ll.LimelightError, match="beam width must be a whole number of at most"):
+        ll.Beam(1 << 40)

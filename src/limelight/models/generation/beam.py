@@ -13,6 +13,9 @@ from limelight.checks import check_number, check_whole
 from limelight.fields import check_fields
 from limelight.models.generation.reader import Reader
 
+MOST = 1024
+"""Continuations at once: each has a cache of its own."""
+
 
 @dataclass(frozen=True)
 class Beam:
@@ -30,7 +33,7 @@ class Beam:
 
     def __post_init__(self) -> None:
         check_fields(self, "beam ")
-        check_whole("beam width", self.width)
+        check_whole("beam width", self.width, most=MOST)
         check_number("length_penalty", self.length_penalty, "finite")
 
     def score(self, total: float, length: int) -> float:

@@ -79,8 +79,10 @@ class Sampling:
         if self.top_p < 1:
             ordered, order = logits.sort(dim=-1, descending=True)
             weights = ordered.softmax(dim=-1)
-            # A token is dropped when those before it reach p already; the first always stays.
+            # A token is dropped when those before it reach p already; the first always stays, also
+            # where p is so small that float32 takes it for 0.
             dropped = weights.cumsum(dim=-1) - weights >= self.top_p
+            dropped[:, 0] = False
             ordered = ordered.masked_fill(dropped, -math.inf)
             logits = torch.empty_like(logits).scatter_(-1, order, ordered)
         return logits.softmax(dim=-1)
@@ -93,9 +95,12 @@ class Sampling:
         for row, seen in zip(logits, before, strict=True):
             tokens = torch.tensor(sorted(set(seen)), dtype=torch.int64, device=logits.device)
             old = row[tokens]
-            row[tokens] = torch.where(
+            changed = torch.where(
                 old < 0, old * self.repetition_penalty, old / self.repetition_penalty
             )
+            # An infinite logit would leave no other token a chance, and two of them no number.
+            limits = torch.finfo(row.dtype)
+            row[tokens] = torch.where(old.isfinite(), changed.clamp(limits.min, limits.max), old)
         return logits
 
 
