@@ -22,10 +22,10 @@ class Palette(NamedTuple):
     ink: str
     muted: str
     line: str
-    ask: str
-    """marks the token that asks (query)"""
-    answer: str
-    """marks the tokens that answer (key)"""
+    query: str
+    """marks queries"""
+    key: str
+    """marks keys"""
     scale: tuple[Rgb, ...]
     """weights, 0 to 1"""
     signed: tuple[Rgb, ...]
@@ -35,7 +35,7 @@ class Palette(NamedTuple):
 # fmt: off
 LIGHT = Palette(
     paper="#f7f6f2", raised="#fdfcfa", ink="#1b2127", muted="#5d666f", line="#e2e0d8",
-    ask="#b4500a", answer="#0b6b66",
+    query="#b4500a", key="#0b6b66",
     scale=(
         (250, 250, 247), (235, 239, 208), (217, 228, 170), (199, 216, 141), (179, 204, 112),
         (156, 193, 88), (129, 182, 87), (100, 170, 87), (69, 158, 87), (32, 145, 95),
@@ -50,7 +50,7 @@ LIGHT = Palette(
 
 DARK = Palette(
     paper="#0f1317", raised="#161b20", ink="#e9ecea", muted="#98a3ab", line="#2a3138",
-    ask="#f5ac55", answer="#7fd8c4",
+    query="#f5ac55", key="#7fd8c4",
     scale=(
         (19, 24, 29), (24, 36, 45), (27, 49, 61), (28, 63, 77), (26, 78, 91), (23, 94, 103),
         (21, 110, 112), (25, 127, 119), (29, 144, 122), (46, 161, 121), (73, 177, 115),

@@ -103,9 +103,9 @@ class Ablation(Result):
         axes = figure.add_subplot()
         axes.scatter(self.random, [0] * len(self.random), color=LIGHT.muted, s=22, alpha=0.7,
                      label=f"without {len(self.heads)} at random")  # fmt: skip
-        axes.scatter([self.without], [0], color=LIGHT.ask, s=60, marker="D",
+        axes.scatter([self.without], [0], color=LIGHT.query, s=60, marker="D",
                      label=f"without the top {len(self.heads)} ({self.role})")  # fmt: skip
-        axes.axvline(self.baseline, color=LIGHT.answer, linestyle="--", label="all heads")
+        axes.axvline(self.baseline, color=LIGHT.key, linestyle="--", label="all heads")
         axes.set_yticks([])
         axes.set_xlabel("loss on repeated tokens, nats per token", fontsize=9)
         axes.set_title(f"{self.model}: heads taken out", fontsize=10, parse_math=False)

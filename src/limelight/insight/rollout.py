@@ -72,7 +72,7 @@ class Rollout(Result):
         names = [fit(visible(self.tokens[j]), 16).strip() or "·" for j in shown]
         figure = new_figure(5.0, max(2.0, 0.24 * len(shown) + 0.8))
         axes = figure.add_subplot()
-        axes.barh(range(len(shown)), self.shares[shown].tolist(), color=LIGHT.answer)
+        axes.barh(range(len(shown)), self.shares[shown].tolist(), color=LIGHT.key)
         axes.set_yticks(
             range(len(shown)), names, parse_math=False, fontfamily=fonts_for(names), fontsize=8
         )

@@ -182,7 +182,7 @@ def token_graph(
         points = [(i, gap * side), (i, tall * side), (j, tall * side), (j, gap * side)]
         curve = Curve(points, [Curve.MOVETO, Curve.CURVE4, Curve.CURVE4, Curve.CURVE4])
         strength = {"linewidth": 0.5 + 4 * weight, "alpha": min(1.0, 0.12 + weight)}
-        axes.add_patch(PathPatch(curve, facecolor="none", edgecolor=LIGHT.answer, **strength))
+        axes.add_patch(PathPatch(curve, facecolor="none", edgecolor=LIGHT.key, **strength))
     style: dict[str, Any] = {"ha": "center", "va": "center", "parse_math": False}
     style |= {"rotation": 90, "fontsize": 8} if upright else {"fontsize": 9}
     for place, token in enumerate(tokens):

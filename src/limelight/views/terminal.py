@@ -56,7 +56,7 @@ def heat_map(recording: Recording, layer: int, head: int, mark: int | None = Non
 
 
 def links(recording: Recording, shown: Sequence[Link]) -> LinkLines:
-    """Links by their words: who asks, who answers, and which of several equal tokens is meant."""
+    """Links by their words: query, key, and which of several equal tokens is meant."""
     names = Counter(token.text for token in recording.tokens)
     names += Counter(token.text for token in recording.queries)
     twice = 2 if recording.queries is recording.tokens else 1
@@ -251,10 +251,10 @@ def _coarser(table: Tensor, most: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LinkLines:
-    """Links as lines of text: which head, who asks, who answers, how much."""
+    """Links as lines of text: head, query, key, weight."""
 
     links: Sequence[tuple[str, str, str, float]]
-    """where, asker, answerer, weight"""
+    """where, query, key, weight"""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """One line a link, with a bar as long as its weight."""

@@ -55,7 +55,7 @@ export async function requestFrame(path, body, signal = undefined) {
 }
 
 /** @param {ArrayBuffer} data @returns {Frame} */
-export function parseFrame(data) {
+function parseFrame(data) {
   const size = new DataView(data).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, size)));
   /** @type {Record<string, NumberArray>} */

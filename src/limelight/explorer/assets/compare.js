@@ -173,7 +173,7 @@ function table(rows) {
 }
 
 /** Which token of one text is which of the other: the longest common subsequence. @param {string[]} a @param {string[]} b @returns {[number, number][]} */
-export function aligned(a, b) {
+function aligned(a, b) {
   const best = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i -= 1) {
     for (let j = b.length - 1; j >= 0; j -= 1) {

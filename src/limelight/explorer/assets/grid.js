@@ -215,7 +215,7 @@ export function createGrid(app, { several } = { several: true }) {
       const other = state.others.findIndex(([l, h]) => l === layer && h === head);
       button.setAttribute("aria-pressed", String(chosen || other >= 0));
       button.tabIndex = chosen ? 0 : -1;
-      button.style.setProperty("--mark", other >= 0 ? headColour(other + 1, app.scheme()) : state.others.length && state.blend === "colours" ? headColour(0, app.scheme()) : "var(--ask)");
+      button.style.setProperty("--mark", other >= 0 ? headColour(other + 1, app.scheme()) : state.others.length && state.blend === "colours" ? headColour(0, app.scheme()) : "var(--query)");
     }
     blend.hidden = alone.hidden = state.others.length === 0;
     blend.textContent = state.blend === "mean" ? "Mean → colours" : "Colours → mean";

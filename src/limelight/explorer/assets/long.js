@@ -174,9 +174,9 @@ export function create(app) {
       }
     }
     if (pointed) {
-      pen.strokeStyle = palette.ask;
+      pen.strokeStyle = palette.query;
       pen.strokeRect(x(left), y(pointed.row), side, Math.max(1, 1 / scale));
-      pen.strokeStyle = palette.answer;
+      pen.strokeStyle = palette.key;
       pen.strokeRect(x(pointed.column), y(top), Math.max(1, 1 / scale), side);
     }
     pen.restore();
@@ -195,10 +195,10 @@ export function create(app) {
     const loud = Math.max(...sampled(received.values).map(Math.log1p));
     for (let p = 0; p < side; p += 1) {
       const [i, j] = [Math.floor(top + p * scale), Math.floor(left + p * scale)];
-      if (i < entropy.values.length) { pen.fillStyle = palette.ask; const part = (TALLEST * entropy.values[i]) / (most || 1); pen.fillRect(STRIP - 2 - part, STRIP + p, part, 1); }
+      if (i < entropy.values.length) { pen.fillStyle = palette.query; const part = (TALLEST * entropy.values[i]) / (most || 1); pen.fillRect(STRIP - 2 - part, STRIP + p, part, 1); }
       if (j < received.values.length) {
         const part = (TALLEST * Math.log1p(received.values[j])) / (loud || 1);
-        pen.fillStyle = palette.answer;
+        pen.fillStyle = palette.key;
         pen.fillRect(STRIP + p, STRIP - 2 - part, 1, part);
       }
     }
@@ -214,7 +214,7 @@ export function create(app) {
     pen.textBaseline = "middle";
     pen.textAlign = "right";
     for (let k = Math.floor(top); k < top + side * scale && k < count(); k += 1) {
-      pen.fillStyle = pointed?.row === k ? palette.ask : palette.ink;
+      pen.fillStyle = pointed?.row === k ? palette.query : palette.ink;
       if (y(k) + 0.5 / scale > STRIP) pen.fillText(shorten(spec.queries.labels[k], 9), STRIP - 5, y(k) + 0.5 / scale, STRIP - 6);
     }
     pen.textAlign = "left";
@@ -223,7 +223,7 @@ export function create(app) {
       pen.save();
       pen.translate(x(k) + 0.5 / scale, STRIP - 5);
       pen.rotate(-Math.PI / 2);
-      pen.fillStyle = pointed?.column === k ? palette.answer : palette.ink;
+      pen.fillStyle = pointed?.column === k ? palette.key : palette.ink;
       pen.fillText(shorten(spec.keys.labels[k], 9), 0, 0, STRIP - 6);
       pen.restore();
     }
@@ -235,7 +235,7 @@ export function create(app) {
     pen.drawImage(/** @type {HTMLCanvasElement} */ (base), 0, 0, 96, 96);
     const by = 96 / count();
     mini.hidden = side * scale >= count() - 1; // the map is the whole
-    pen.strokeStyle = app.palette().ask;
+    pen.strokeStyle = app.palette().query;
     pen.lineWidth = 1.5;
     pen.strokeRect(left * by, top * by, Math.max(3, side * scale * by), Math.max(3, side * scale * by));
   }

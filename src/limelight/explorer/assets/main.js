@@ -240,7 +240,7 @@ async function boot() {
     const colours = palette();
     root.dataset.scheme = scheme();
     document.documentElement.style.background = colours.paper;
-    for (const name of ["paper", "raised", "ink", "muted", "line", "ask", "answer"]) root.style.setProperty(`--${name}`, colours[name]);
+    for (const name of ["paper", "raised", "ink", "muted", "line", "query", "key"]) root.style.setProperty(`--${name}`, colours[name]);
   }
 
   const dark = matchMedia("(prefers-color-scheme: dark)");

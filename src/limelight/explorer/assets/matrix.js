@@ -61,7 +61,7 @@ export function createMatrix(app, about) {
         pen.fillRect(left + j * cellWidth, i * cellHeight, Math.max(cellWidth - (cellWidth > 6 ? 0.75 : 0), 0.75), cellHeight - (cellHeight > 6 ? 0.75 : 0));
       }
       if (labels) {
-        pen.fillStyle = i === app.store.get().locked ? palette.ask : palette.muted;
+        pen.fillStyle = i === app.store.get().locked ? palette.query : palette.muted;
         pen.font = `${i === app.store.get().locked ? 650 : 400} ${Math.min(11, cellHeight)}px system-ui, sans-serif`;
         pen.textAlign = "right";
         pen.textBaseline = "middle";
@@ -70,7 +70,7 @@ export function createMatrix(app, about) {
     }
     pen.lineWidth = 1.75;
     for (const { row, column } of frames) {
-      pen.strokeStyle = row !== undefined && column !== undefined ? palette.ink : row !== undefined ? palette.ask : palette.answer;
+      pen.strokeStyle = row !== undefined && column !== undefined ? palette.ink : row !== undefined ? palette.query : palette.key;
       const x = left + (column ?? 0) * cellWidth;
       const y = (row ?? 0) * cellHeight;
       pen.strokeRect(x + 0.5, y + 0.5, Math.max((column === undefined ? columns : 1) * cellWidth - 1, 2), (row === undefined ? rows : 1) * cellHeight - 1);

@@ -101,7 +101,7 @@ export function create(app) {
     }
   }
 
-  const tint = (/** @type {number} */ s) => (s === 0 ? app.palette().ask : app.palette().answer);
+  const tint = (/** @type {number} */ s) => (s === 0 ? app.palette().query : app.palette().key);
 
   function show() {
     const found = /** @type {Way} */ (way);

@@ -57,7 +57,7 @@ export function createOverlay(app) {
     });
     const name = (/** @type {string} */ label, /** @type {number} */ place, /** @type {boolean} */ right) => svg("text", {
       x: right ? END + 9 : START - 9, y: y(place), "text-anchor": right ? "start" : "end", "dominant-baseline": "central", "font-size": size,
-      fill: !right && place === row ? palette.ask : palette.ink, "font-weight": !right && place === row ? 650 : 400,
+      fill: !right && place === row ? palette.query : palette.ink, "font-weight": !right && place === row ? 650 : 400,
     }, fitted(label, size, LABEL));
     root.replaceChildren(...(shown ? paths : []), ...(shown ? rows.labels.map((/** @type {string} */ label, /** @type {number} */ k) => name(label, k, false)) : []),
       ...(shown ? columns.labels.map((/** @type {string} */ label, /** @type {number} */ k) => name(label, k, true)) : []));

@@ -117,8 +117,8 @@ class Audit(Result):
         follows = [mismatch.follows for mismatch in self.mismatches]
         for place, wrong, right in zip(places, printed, follows, strict=True):
             axes.plot([wrong, right], [place, place], color=LIGHT.line, linewidth=3, zorder=1)
-        axes.scatter(printed, places, color=LIGHT.ask, label="printed", zorder=2)
-        axes.scatter(follows, places, color=LIGHT.answer, label="follows", zorder=2)
+        axes.scatter(printed, places, color=LIGHT.query, label="printed", zorder=2)
+        axes.scatter(follows, places, color=LIGHT.key, label="follows", zorder=2)
         axes.set_yticks(places, names, parse_math=False, fontfamily=fonts_for(names), fontsize=8)
         axes.invert_yaxis()
         axes.spines[["top", "right"]].set_visible(False)

@@ -227,7 +227,7 @@ def _mark(marked: bool, share: float | None) -> str:
 
 
 def _css(palette: object) -> Iterator[str]:
-    for name in ("paper", "ink", "muted", "line", "ask"):
+    for name in ("paper", "ink", "muted", "line", "query"):
         yield f"--{name}:{getattr(palette, name)}"
 
 
@@ -239,7 +239,7 @@ h2{{margin:2rem 0 0;font-size:1.1rem}} code{{font-size:.95em}}
 table{{border-collapse:collapse;font-variant-numeric:tabular-nums}}
 th{{font-weight:600;color:var(--muted);text-align:right}} th:first-child{{text-align:left}}
 td,th{{padding:.2rem .7rem;border-bottom:1px solid var(--line);text-align:right}}
-td.marked{{outline:2px solid var(--ask)}} td.share{{background:var(--light)}}
+td.marked{{outline:2px solid var(--query)}} td.share{{background:var(--light)}}
 @media (prefers-color-scheme:dark){{
 :root{{{";".join(_css(DARK))}}} td.share{{background:var(--dark)}}}}
 """

@@ -94,7 +94,7 @@ def slide(step: WorkedStep, spot: tuple[int, int], decimals: int = 3) -> Figure:
     where = f"{step.where}: " if step.where else ""
     _write(figure, 0.92, _subscripts(f"{where}{step.formula}"), 20.0, LIGHT.ink, math=True)
     _write(figure, 0.85, step.meaning, 12.0, LIGHT.muted)
-    _write(figure, 0.07, _caption(step, spot, decimals), 13.0, LIGHT.ask)
+    _write(figure, 0.07, _caption(step, spot, decimals), 13.0, LIGHT.query)
     return figure
 
 
@@ -193,7 +193,7 @@ def _draw(axes: Axes, panel: _Panel, decimals: int, size: float) -> None:
                 width,
                 height,
                 fill=False,
-                edgecolor=LIGHT.ask,
+                edgecolor=LIGHT.query,
                 linewidth=2.5,
                 clip_on=False,
                 zorder=3,

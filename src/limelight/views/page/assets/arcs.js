@@ -10,7 +10,7 @@ const WIDTH = 440;
 const LABEL = 104; // room for a label
 
 /**
- * Of a long text the tokens around who asks and who answers; else all of them.
+ * Of a long text the tokens around the query and its keys; else all of them.
  * @param {import("./store.js").Store} store
  */
 export function createArcs(store) {
@@ -27,7 +27,7 @@ export function createArcs(store) {
     root.setAttribute("viewBox", `0 0 ${WIDTH} ${layout.total}`);
     root.setAttribute("width", String(WIDTH));
     root.setAttribute("height", layout.total);
-    root.setAttribute("aria-label", "Links between the tokens that ask, left, and those that answer, right.");
+    root.setAttribute("aria-label", "Links between queries, left, and keys, right.");
     links = svg("g", { fill: "none", "stroke-linecap": "round" });
     names = svg("g", { "font-size": layout.size });
     root.replaceChildren(links, names);
@@ -71,7 +71,7 @@ export function createArcs(store) {
       const bend = (layout.end - layout.start) * 0.45;
       return svg("path", {
         d: `M${layout.start} ${from}C${layout.start + bend} ${from} ${layout.end - bend} ${to} ${layout.end} ${to}`,
-        stroke: palette.answer,
+        stroke: palette.key,
         "stroke-opacity": (0.08 + 0.85 * part).toFixed(3),
         "stroke-width": (0.75 + Math.min(layout.step * 0.4, 7) * part).toFixed(2),
       });
@@ -94,7 +94,7 @@ export function createArcs(store) {
       const faint = right && view.background.has(token);
       const weight = right && view.shown(token) ? asks.reduce((total, row) => total + weightAt(view, row, token), 0) : 0;
       const strong = marked.includes(token) || (some && right && weight >= 0.04);
-      const fill = marked.includes(token) ? (right ? palette.answer : palette.ask) : faint ? palette.muted : palette.ink;
+      const fill = marked.includes(token) ? (right ? palette.key : palette.query) : faint ? palette.muted : palette.ink;
       const gap = place > 0 && tokens[place - 1] !== token - 1;
       const text = svg("text", {
         x: right ? layout.end + 9 : layout.start - 9, y: y(place),

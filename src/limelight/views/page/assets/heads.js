@@ -139,7 +139,7 @@ export function createHeads(store, spec) {
   function mark(/** @type {import("./view.js").View} */ view) {
     for (const { group, edge, layer, head } of thumbs) {
       const chosen = layer === view.state.layer && head === view.state.head;
-      edge.setAttribute("stroke", chosen ? view.palette.ask : view.palette.line);
+      edge.setAttribute("stroke", chosen ? view.palette.query : view.palette.line);
       edge.setAttribute("stroke-width", chosen ? 2.5 : 1);
       group.setAttribute("aria-pressed", String(chosen));
       group.setAttribute("tabindex", chosen ? 0 : -1);

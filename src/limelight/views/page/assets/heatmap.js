@@ -125,12 +125,12 @@ export function createHeatmap(store) {
     makeWay("answers-label", column === null ? [] : [column]);
     const parts = [];
     for (const row of asks) {
-      parts.push(frameOf(left, top + row * cell, columns * cell, cell, view.palette.ask),
-        rowLabel(view, layout, row, { "font-weight": 650, fill: view.palette.ask }));
+      parts.push(frameOf(left, top + row * cell, columns * cell, cell, view.palette.query),
+        rowLabel(view, layout, row, { "font-weight": 650, fill: view.palette.query }));
     }
     if (column !== null) {
-      parts.push(frameOf(left + column * cell, top, cell, rows * cell, view.palette.answer),
-        columnLabel(view, layout, column, { "font-weight": 650, fill: view.palette.answer }));
+      parts.push(frameOf(left + column * cell, top, cell, rows * cell, view.palette.key),
+        columnLabel(view, layout, column, { "font-weight": 650, fill: view.palette.key }));
     }
     if (kind === "map") parts.push(...view.head.tiles.map((/** @type {import("./numbers.js").Tile} */ tile) => tileMark(view, tile)));
     marks.replaceChildren(...parts);
@@ -154,7 +154,7 @@ export function createHeatmap(store) {
     const tall = Math.max(1, (tile.matrix.rows * rows) / view.rows.labels.length);
     return svg("rect", {
       class: "tile", x: left + x * cell - 1, y: top + y * cell - 1, width: wide * cell + 2, height: tall * cell + 2,
-      rx: 2, fill: "none", stroke: view.palette.answer, "stroke-width": 1.5,
+      rx: 2, fill: "none", stroke: view.palette.key, "stroke-width": 1.5,
     });
   }
 

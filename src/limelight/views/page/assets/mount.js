@@ -145,7 +145,7 @@ function scheme(state) {
 }
 
 function dress(/** @type {HTMLElement} */ page, /** @type {import("./numbers.js").Palette} */ palette) {
-  for (const name of /** @type {const} */ (["paper", "raised", "ink", "muted", "line", "ask", "answer"])) {
+  for (const name of /** @type {const} */ (["paper", "raised", "ink", "muted", "line", "query", "key"])) {
     page.style.setProperty(`--${name}`, palette[name]);
   }
 }

@@ -1,7 +1,7 @@
 // The documents of `document.py`, unpacked: base64 of deflated little-endian arrays.
 
 /**
- * A side of the weights: tokens that ask, or tokens that answer.
+ * A side of the weights: the queries, or the keys.
  * @typedef {object} Side
  * @property {string[]} labels
  * @property {boolean[]} tight no space before
@@ -18,8 +18,8 @@
  * @property {string} ink
  * @property {string} muted
  * @property {string} line
- * @property {string} ask
- * @property {string} answer
+ * @property {string} query
+ * @property {string} key
  * @property {number[][]} scale
  * @property {number[][]} signed
  *
@@ -135,7 +135,7 @@ async function pictures(packed) {
 }
 
 /**
- * The header; where tokens ask one another, the document names them once.
+ * The header; where the keys are the queries, the document names them once.
  * @param {any} document_
  * @returns {Promise<Spec>}
  */

@@ -83,7 +83,7 @@ export function createPicture(store, spec) {
     const patch = from.length ? from[0] - leading : -1;
     mark.setAttribute("visibility", patch >= 0 ? "visible" : "hidden");
     if (patch >= 0) for (const name of ["x", "y", "width", "height"]) mark.setAttribute(name, /** @type {string} */ (veils[patch].getAttribute(name)));
-    mark.setAttribute("stroke", palette.ask);
+    mark.setAttribute("stroke", palette.query);
     leads.forEach((button, token) => { button.setAttribute("aria-pressed", String(from.includes(token))); });
     caption.replaceChildren(...tell(view, from, sums));
     root.setAttribute("aria-label", `The picture, lit where ${from.length ? view.rows.labels[from[0]] : "no token"} looks. Arrow keys choose a patch.`);

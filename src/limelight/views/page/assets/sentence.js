@@ -10,7 +10,7 @@ import { LONG, answersTo, askers, asking, takenByBackground } from "./view.js";
 const MOST_BUTTONS = 4096; // a text beyond is shown by excerpts only
 
 /**
- * Of a long text excerpts: around the token that asks, and around those that answer it.
+ * Of a long text excerpts: around the query, and around the keys that it attends to.
  * @param {import("./store.js").Store} store
  */
 export function createSentence(store) {

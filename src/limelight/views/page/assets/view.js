@@ -124,10 +124,10 @@ function peakOf(matrix, shown) {
   return peak;
 }
 
-/** Which token asks: the locked one, else the one under the pointer. @param {State} state */
+/** The query that is shown: the locked one, else the one under the pointer. @param {State} state */
 export const asking = (state) => state.locked ?? state.query;
 
-/** All that ask together: those held besides the locked one too. @param {State} state */
+/** All queries that are shown together: those held besides the locked one too. @param {State} state */
 export function askers(state) {
   const first = asking(state);
   if (first === null) return [];
@@ -181,7 +181,7 @@ export function takenByBackground(view, row) {
 }
 
 /**
- * Of a long text: the tokens around the one that asks and around those that answer it.
+ * Of a long text: the tokens around the query and around the keys that it attends to.
  * @param {View} view
  * @returns {Excerpt | null}
  */
