@@ -17,7 +17,7 @@ from torch import Tensor
 
 import limelight as ll
 from limelight.errors import LimelightError
-from limelight.ops.attend import run
+from limelight.ops.attend import compute
 from limelight.ops.problem import check_problem
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -176,7 +176,7 @@ def check(seed: int) -> None:
     def attend(*tensors: Tensor, impl: Any, dropout: float = 0.0) -> Tensor:
         if sinks is None:
             return ll.attend(*tensors, impl=impl, dropout=dropout, **call)
-        return run(check_problem(*tensors, sinks=sinks, dropout=dropout, **call), impl)[0]
+        return compute(check_problem(*tensors, sinks=sinks, dropout=dropout, **call), impl)[0]
 
     lazy = rng.random() < 0.2
     tensors = [torch._neg_view(-x) if lazy else guarded(x) for x in (q, k, v)]

@@ -23,7 +23,7 @@ from limelight.errors import (
     ShapeError,
     UnavailableError,
 )
-from limelight.ops.attend import look, run
+from limelight.ops.attend import compute, compute_with_lens
 from limelight.ops.backends import native, tiled
 from limelight.ops.backends import torch_fused as torch_kernels
 from limelight.ops.masks.padding import Padding
@@ -299,14 +299,14 @@ def test_a_sink_shares_with_several_keys_as_low_as_itself(
     sinks = torch.full((4,), low, requires_grad=True)
     monkeypatch.setattr(tiled, "TILE", 1 << 6)
     problem = check_problem(q, k, v, bias=torch.full((6, 6), low), sinks=sinks)
-    out, total = run(problem, impl)
+    out, total = compute(problem, impl)
     expected = v.mean(2, keepdim=True).expand_as(v) * 6 / 7
     torch.testing.assert_close(out, expected)
     assert torch.allclose(total.float(), torch.full((2, 4, 6), low))
     # d share / d sink = −share · (1 − share)
     (grad,) = torch.autograd.grad(out.sum(), sinks)
     torch.testing.assert_close(grad, -(v.sum((0, 2, 3)) * 6 / 49), atol=1e-4, rtol=1e-4)
-    out, seen = look(problem, ll.Lens(top=2, entropy=True), impl)
+    out, seen = compute_with_lens(problem, ll.Lens(top=2, entropy=True), impl)
     torch.testing.assert_close(out, expected)
     sevenths = torch.full((2, 4, 6, 6), 1 / 7)
     torch.testing.assert_close(seen.top.weights, sevenths[..., :2])
@@ -333,7 +333,7 @@ def test_a_given_normaliser_of_nothing_leaves_the_sink(impl: str) -> None:
     sinks, nothing = torch.tensor([0.3, -2.0]), torch.full((1, 2, 6), -torch.inf)
     problem = check_problem(q, k, v, sinks=sinks, lse=nothing)
     expected = check_problem(q, k, v, lse=sinks.view(1, 2, 1).expand(1, 2, 6))
-    for found, exact in zip(run(problem, impl), run(expected, "reference"), strict=True):
+    for found, exact in zip(compute(problem, impl), compute(expected, "reference"), strict=True):
         torch.testing.assert_close(found, exact, check_dtype=False)
 
 

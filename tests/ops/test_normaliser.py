@@ -17,7 +17,7 @@ from torch import Tensor
 
 import limelight as ll
 from limelight.errors import LimelightError, UnavailableError
-from limelight.ops.attend import look, run
+from limelight.ops.attend import compute, compute_with_lens
 from limelight.ops.backends import native, reference, tiled
 from limelight.ops.calls import AttentionCall
 from limelight.ops.problem import Problem, check_problem
@@ -82,7 +82,7 @@ def test_the_lens_of_the_kernel_sees_those_weights(call: Call, kind: str) -> Non
     weights, _ = oracle(problem)
     size = 1 + float(weights.sum(-1).max())
     lens = replace(FULL, columns=(0, -1))
-    seen = look(problem, lens, "native")[1]
+    seen = compute_with_lens(problem, lens, "native")[1]
     entropy = -torch.special.xlogy(weights, weights).sum(-1)
     torch.testing.assert_close(seen.entropy.double(), entropy, atol=2e-4 * size, rtol=1e-4)
     torch.testing.assert_close(seen.received.double(), weights.sum(2), atol=1e-4 * size, rtol=1e-4)
@@ -100,7 +100,9 @@ def test_the_lens_of_the_kernel_sees_those_weights(call: Call, kind: str) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tile_of_the_weights_is_a_part_of_all(kind: str) -> None:
     q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 40, 8), torch.randn(2, 2, 40, 5)
-    seen = look(with_normaliser(Call(q, k, v, {"mask": ll.causal()}), kind), ll.Lens())[1]
+    seen = compute_with_lens(
+        with_normaliser(Call(q, k, v, {"mask": ll.causal()}), kind), ll.Lens()
+    )[1]
     tile = seen.tile(slice(2, 7), slice(11, 30))
     torch.testing.assert_close(tile, seen.dense()[:, :, 2:7, 11:30])
     head = seen.heads([3]).batch_row(1).tile(slice(2, 7), slice(11, 30))
@@ -118,7 +120,7 @@ def test_a_sink_beside_equal_scores_of_any_size(low: float, i: int) -> None:
     bias, sinks = torch.full((1, 1, 1, 6), low), torch.full((2,), low)
 
     def attended(q: Tensor) -> Tensor:
-        return run(check_problem(q, k, v, bias=bias, sinks=sinks))[0]
+        return compute(check_problem(q, k, v, bias=bias, sinks=sinks))[0]
 
     expected = torch.full((1, 2, i, 3), 6 / 7)
     torch.testing.assert_close(attended(q), expected)
@@ -127,12 +129,12 @@ def test_a_sink_beside_equal_scores_of_any_size(low: float, i: int) -> None:
 
 COMPILED = """
 import torch
-from limelight.ops.attend import run
+from limelight.ops.attend import compute
 from limelight.ops.problem import check_problem
 q, k, v = torch.zeros(1, 2, 40, 8), torch.zeros(1, 2, 6, 8), torch.ones(1, 2, 6, 3)
 
 def attended(q, bias, sinks):
-    return run(check_problem(q, k, v, bias=bias, sinks=sinks))[0]
+    return compute(check_problem(q, k, v, bias=bias, sinks=sinks))[0]
 
 compiled = torch.compile(attended, fullgraph=True, backend="aot_eager")
 for low in (0.0, -1e9, 1e9, -3e38):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from limelight.insight.probes import RELATIONS, Needle, Sentence
 from limelight.insight.runner import Runner, layer_of
-from limelight.ops.attend import run
+from limelight.ops.attend import compute
+from limelight.ops.backends.reference import scores_of
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
@@ -80,15 +81,17 @@ def pair_weights(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
     problem = _problem(seen)
     group = seen.extent.h // problem.key.shape[1]
     key = problem.key[:, :, keys].repeat_interleave(group, dim=1)
-    scores = (problem.query[:, :, queries] * key).sum(-1) * problem.scale
-    if problem.softcap:
-        scores = problem.softcap * torch.tanh(scores / problem.softcap)
-    if problem.bias is not None:
-        scores = scores + problem.bias.expand(seen.extent)[:, :, queries, keys]
-    if problem.slopes is not None:
-        behind = (queries + seen.extent.j - seen.extent.i - keys).abs()
-        scores = scores - problem.slopes[:, None] * behind
+    similarity = (problem.query[:, :, queries] * key).sum(-1)
+
+    def of_pairs(table: Tensor | None) -> Tensor | None:
+        return None if table is None else table.expand(seen.extent)[:, :, queries, keys]
+
+    behind = queries + (seen.extent.j - seen.extent.i) - keys
+    scores = scores_of(problem, similarity, of_pairs(problem.bias), behind)
     weights = torch.exp(scores - seen.lse[:, :, queries])
+    factors = of_pairs(problem.factors)
+    if factors is not None:
+        weights = weights * factors
     return weights * allowed_pairs(seen, queries, keys)
 
 
@@ -115,7 +118,7 @@ def key_sums(seen: Seen, channels: Tensor) -> Tensor:
     bias = None if problem.bias is None else problem.bias.to(channels.dtype)
     query, key = problem.query.to(channels.dtype), problem.key.to(channels.dtype)
     checked = replace(problem, query=query, key=key, value=channels, bias=bias, dropout=0.0)
-    return run(checked)[0]
+    return compute(checked)[0]
 
 
 def _problem(seen: Seen) -> Problem:

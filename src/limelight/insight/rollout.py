@@ -16,7 +16,7 @@ from limelight.fields import checked
 from limelight.insight.result import Result
 from limelight.insight.table import Table
 from limelight.labels import fit, visible
-from limelight.ops.attend import run
+from limelight.ops.attend import compute
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.picks import Pick
@@ -142,7 +142,7 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
     problem = seen.source.problem
     value = torch.zeros_like(problem.value[..., :1]).requires_grad_()
     with torch.enable_grad():
-        output, _ = run(replace(problem, value=value, dropout=0.0, seed=None))
+        output, _ = compute(replace(problem, value=value, dropout=0.0, seed=None))
         towards = row.to(output).expand(output.shape[:3])
         (gradient,) = torch.autograd.grad(output, value, towards[..., None])
     passed = gradient[0, :, :, 0].cpu().double()  # g j: heads that share values share a gradient

@@ -100,7 +100,7 @@ def attend(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap, dropout=dropout
     )
     if lens is not None:
-        return look(problem, lens, impl)
+        return compute_with_lens(problem, lens, impl)
     return choose(problem, impl, Extras())[0].attend(problem)[0]
 
 
@@ -123,7 +123,7 @@ def autocast_type(tensor: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if narrow else tensor.dtype
 
 
-def run(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor]:
+def compute(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor]:
     """The output of a checked problem, and what normalises its rows."""
     output, lse = choose(problem, impl, Extras(lse=True))[0].attend(problem)
     assert lse is not None
@@ -132,10 +132,10 @@ def run(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor
 
 def normaliser(problem: Problem) -> Tensor:
     """What normalises the rows of a checked problem: `b h i`, float64 where the device has it."""
-    lse = run(problem)[1]
+    lse = compute(problem)[1]
     if transformed() or not exceeds(lse, native.COARSE):
         return widest(lse)
-    lse = run(problem, "tiled")[1]
+    lse = compute(problem, "tiled")[1]
     if exceeds(lse, _LOSES_SUM):
         raise UnavailableError(
             f"the scores reach {float(lse.nan_to_num(0.0, 0.0, 0.0).abs().max()):.3g}, where even "
@@ -148,7 +148,9 @@ _LOSES_SUM = 2.0**40
 """Beyond it a float64 log-sum-exp has fewer than four digits of log n."""
 
 
-def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[Tensor, Seen]:
+def compute_with_lens(
+    problem: Problem, lens: Lens, impl: Implementation = "auto"
+) -> tuple[Tensor, Seen]:
     """The output of a checked problem, and what the lens saw of its weights."""
     check_lens(lens)
     if transformed():
@@ -157,7 +159,7 @@ def look(problem: Problem, lens: Lens, impl: Implementation = "auto") -> tuple[T
             "call attend with lens= outside of it"
         )
     if lens == Lens(keep=lens.keep):  # nothing to note but what attention gives anyway
-        output, lse = run(problem, impl)
+        output, lse = compute(problem, impl)
         return output, Seen.of_problem(
             problem, lens, Statistics(lse.detach().to(wide_type(problem)))
         )

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from limelight.errors import OptionError
-from limelight.ops.uncompiled import WRAPPED, written
+from limelight.ops.uncompiled import WRAPPED, uncompiled_module
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 _ENDING = re.compile(r"(?<=_)\d+(?=\.|$)")
@@ -90,7 +90,7 @@ class CallSites:
     def __init__(self, model: nn.Module) -> None:
         if not isinstance(model, nn.Module):
             raise OptionError(f"model must be a torch.nn.Module, found {type(model).__name__}")
-        self.model = written(model)
+        self.model = uncompiled_module(model)
         self.paths = _paths(self.model)
         """all names of each module; under another name for the whole stack it is the same"""
         self._layers = _layers(itertools.chain.from_iterable(self.paths.values()))
@@ -216,7 +216,7 @@ def is_within(path: str, around: str) -> bool:
 def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
-        if written(module) is not module:  # the parts of what torch.compile made follow
+        if uncompiled_module(module) is not module:  # the parts of what torch.compile made follow
             continue
         path = ".".join(name for name in path.split(".") if name != WRAPPED)
         known = paths.setdefault(module, [])

@@ -33,8 +33,14 @@ from torch import Tensor, nn
 
 from limelight.checks import check_flag, check_plain, check_whole
 from limelight.errors import OptionError, UnavailableError
-from limelight.ops.attend import attend, check_lens, look, normaliser, prepare
-from limelight.ops.attend import run as compute
+from limelight.ops.attend import (
+    attend,
+    check_lens,
+    compute,
+    compute_with_lens,
+    normaliser,
+    prepare,
+)
 from limelight.ops.bias import Alibi
 from limelight.ops.call_sites import CallSites
 from limelight.ops.lens.seen import Seen
@@ -150,10 +156,10 @@ class AttentionCall:
         problem = self._problem()
         lenses = list(dict.fromkeys(request.lens for request in self._requests))
         # One lens is served by the sweep that makes the output; each further one takes its own.
-        output, seen = look(problem, lenses[0])
+        output, seen = compute_with_lens(problem, lenses[0])
         seen_by = {lenses[0]: seen}
         for lens in lenses[1:]:
-            seen_by[lens] = look(problem, lens)[1]
+            seen_by[lens] = compute_with_lens(problem, lens)[1]
         for request in self._requests:
             request.seen.append(seen_by[request.lens])
         return output

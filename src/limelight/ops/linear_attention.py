@@ -100,13 +100,14 @@ def _favor(x: Tensor, directions: Tensor) -> Tensor:
 
 def _directions(count: int, d: int, seed: int) -> Tensor:
     """Gaussian directions, orthogonal in blocks of d: the same estimate with less variance."""
-    dice = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(seed)
     blocks: list[Tensor] = []
     for _ in range(-(-count // d)):
-        gaussian = torch.randn(d, d, generator=dice, dtype=torch.float64)
-        turned, _ = torch.linalg.qr(gaussian)
+        gaussian = torch.randn(d, d, generator=rng, dtype=torch.float64)
+        orthogonal, _ = torch.linalg.qr(gaussian)
         blocks.append(
-            turned.T * torch.randn(d, d, generator=dice, dtype=torch.float64).norm(dim=1)[:, None]
+            orthogonal.T
+            * torch.randn(d, d, generator=rng, dtype=torch.float64).norm(dim=1)[:, None]
         )
     return torch.cat(blocks)[:count]
 

@@ -1,4 +1,4 @@
-"""Attention calls of compiled functions: run as they were written while someone intercepts them.
+"""Attention calls of compiled functions: run uncompiled while someone intercepts them.
 
 A graph of `torch.compile` calls no Python that could be asked. While calls are intercepted,
 compiled functions and modules therefore run uncompiled (PyTorch's stance "force_eager"): the same
@@ -30,7 +30,7 @@ _stance: AbstractContextManager[None] | None = None
 
 @contextmanager
 def uncompiled() -> Generator[None]:
-    """Within the block, what is compiled by `torch.compile` runs as it was written."""
+    """Within the block, what is compiled by `torch.compile` runs uncompiled."""
     if torch.compiler.is_compiling():
         yield
     elif _is_compiler_loaded():
@@ -51,7 +51,7 @@ def uncompiled() -> Generator[None]:
             )
 
 
-def written(model: nn.Module) -> nn.Module:
+def uncompiled_module(model: nn.Module) -> nn.Module:
     """The module that `torch.compile` was given, of one that it made; any other module itself."""
     inner = model._modules.get(WRAPPED)  # pyright: ignore[reportPrivateUsage]
     return model if inner is None else inner

@@ -61,7 +61,7 @@ def attend_region(
     if problem.seed is not None:
         keep = dropout.keep(problem.seed, problem.dropout, problem.extent.h, region)
         weights = torch.where(keep, weights / (1 - problem.dropout), 0.0)
-    output = mix(weights, value, allowed(problem, region))
+    output = weighted_sum(weights, value, allowed(problem, region))
     return output.to(problem.query.dtype), lse
 
 
@@ -76,15 +76,37 @@ def scores(problem: Problem, region: Region | None = None) -> Tensor:
     key = problem.key[region.batches, groups(problem, region)]
     key = wide(key[:, :, region.key_index])
     mask = allowed(problem, region)
-    scaled = _similarity(query, key, mask) * problem.scale
+    similarity = _similarity(query, key, mask)
+    bias = None if problem.bias is None else region.cut(problem.bias)
+    unmasked = scores_of(problem, similarity, bias, region.behind, region.heads)
+    return unmasked if mask is None else unmasked.masked_fill(~mask, float("-inf"))
+
+
+def scores_of(
+    problem: Problem,
+    similarity: Tensor,
+    bias: Tensor | None,
+    behind: Tensor,
+    heads: slice = slice(None),
+) -> Tensor:
+    """cap(scale · q·k) + bias − slope·|p_i − j| before the mask, of any links: `b h …`.
+
+    Args:
+        problem: whose scale, softcap and slopes are meant.
+        similarity: `b h …`, q·k of the links.
+        bias: of the same links, broadcasts to `b h …`.
+        behind: `…`, how far each key lies behind its query, p_i − j.
+        heads: which heads the links are of.
+    """
+    scores = similarity * problem.scale
     if problem.softcap:
-        scaled = problem.softcap * torch.tanh(scaled / problem.softcap)
-    if problem.bias is not None:
-        scaled = scaled + region.cut(problem.bias).to(scaled.dtype)
+        scores = problem.softcap * torch.tanh(scores / problem.softcap)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
     if problem.slopes is not None:
-        slopes = problem.slopes[region.heads].to(scaled.dtype)
-        scaled = scaled - slopes[:, None, None] * region.behind.abs()
-    return scaled if mask is None else scaled.masked_fill(~mask, float("-inf"))
+        slopes = problem.slopes[heads].to(scores.dtype)
+        scores = scores - slopes.view(-1, *(1,) * behind.ndim) * behind.abs()
+    return scores
 
 
 def _similarity(query: Tensor, key: Tensor, allowed: Tensor | None) -> Tensor:
@@ -163,7 +185,7 @@ def sinks_of(problem: Problem, region: Region) -> Tensor | None:
     return None if problem.sinks is None else problem.sinks[region.heads][:, None]
 
 
-def mix(weights: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
+def weighted_sum(weights: Tensor, value: Tensor, allowed: Tensor | None) -> Tensor:
     """Σ_j w_ij·v_j over the allowed keys: `b h i j`, `b g j e` → `b h i e`.
 
     Forbidden keys have no influence, whatever their values: padding may hold infinity or NaN, where

@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.checks import check_rank
 from limelight.errors import OptionError
 from limelight.ops.backends.tiled import TILE
-from limelight.ops.lens.sources import Recomputed, Source, Stored, as_index
+from limelight.ops.lens.sources import Recomputed, Source, StoredWeights, as_index
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
 from limelight.ops.lens.statistics import statistics_of_weights
 from limelight.ops.lens.tensor_like import TensorLike
@@ -75,7 +75,9 @@ class Seen(TensorLike):
         weights = weights.detach()
         lens = lens or Lens()
         statistics = statistics_of_weights(weights, lens, value)
-        return cls(Extent(*weights.shape), lens, statistics, Stored(weights) if lens.keep else None)
+        return cls(
+            Extent(*weights.shape), lens, statistics, StoredWeights(weights) if lens.keep else None
+        )
 
     @property
     def shape(self) -> torch.Size:

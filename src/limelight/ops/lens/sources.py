@@ -123,7 +123,7 @@ class Recomputed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class StoredWeights:
     """The weights themselves: `b h i j`."""
 
     tensor: Tensor
@@ -131,9 +131,9 @@ class Stored:
     def weights(self, rows: Tensor, columns: range) -> Tensor:
         return self.tensor[:, :, rows, columns.start : columns.stop]
 
-    def part(self, heads: list[int] | None = None, row: int | None = None) -> Stored:
+    def part(self, heads: list[int] | None = None, row: int | None = None) -> StoredWeights:
         tensor = self.tensor if heads is None else self.tensor[:, as_index(heads)]
-        return Stored(tensor if row is None else tensor[row : row + 1])
+        return StoredWeights(tensor if row is None else tensor[row : row + 1])
 
 
 class Segment(NamedTuple):

@@ -35,8 +35,8 @@ def without(pairs: Iterable[Sequence[int]] | Tensor) -> Mask:
     """
     if isinstance(pairs, Tensor):
         pairs = check_plain("pairs", pairs)
-        whole = not pairs.is_floating_point() and not pairs.is_complex()
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or not whole or pairs.dtype == torch.bool:
+        is_integer = not pairs.is_floating_point() and not pairs.is_complex()
+        if pairs.ndim != 2 or pairs.shape[1] != 2 or not is_integer or pairs.dtype == torch.bool:
             raise OptionError(
                 "pairs must be whole numbers of shape (count, 2), "
                 f"found {pairs.dtype} of shape {tuple(pairs.shape)}"

@@ -24,7 +24,7 @@ from limelight.checks import check_number
 from limelight.errors import FileError, LimelightError
 from limelight.files import is_file, is_folder, writing
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.sources import Recomputed, Source, Stored
+from limelight.ops.lens.sources import Recomputed, Source, StoredWeights
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
 from limelight.ops.masks.mask import mask_from_json
 from limelight.ops.masks.region import Extent
@@ -336,7 +336,7 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
     if stored["kind"] == "weights":
         weights = tensors[f"{prefix}.weights"]
         check_tensor("weights", weights, tuple(extent))
-        return Stored(weights)
+        return StoredWeights(weights)
     mask = stored["mask"]
     problem = Problem(
         query=tensors[f"{prefix}.query"],

@@ -66,7 +66,9 @@ class Attended(NamedTuple):
         scores = reference.scores(problem)
         weights, _ = reference.normalise(problem, scores)
         value = reference.wide(problem.value)
-        heads = reference.mix(weights, value, reference.allowed(problem, reference.whole(problem)))
+        heads = reference.weighted_sum(
+            weights, value, reference.allowed(problem, reference.whole(problem))
+        )
         return cls(scores[0], weights[0], heads[0])
 
     @property

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.errors import UnavailableError
-from limelight.ops.attend import run
+from limelight.ops.attend import compute
 from limelight.ops.backends import reference
 from limelight.ops.calls import AttentionCall, run_seen
 from limelight.ops.lens.seen import Seen
@@ -239,7 +239,7 @@ def _compiled(call: AttentionCall, needs_weights: bool) -> tuple[Tensor, Tensor 
         mask=call.mask, bias=call.bias, scale=call.scale, softcap=call.softcap,
         dropout=call.dropout, sinks=call.sinks,
     )  # fmt: skip
-    out, _ = run(problem)
+    out, _ = compute(problem)
     return _as_expected(out), _dense_weights(problem) if needs_weights else None
 
 

@@ -15,7 +15,7 @@ from limelight.fields import checked
 from limelight.ops.calls import intercept
 from limelight.ops.lens.spec import Lens
 from limelight.ops.torch_calls import torch_calls_of
-from limelight.ops.uncompiled import written
+from limelight.ops.uncompiled import uncompiled_module
 from limelight.seeing.choice import LENS
 from limelight.seeing.watching.huggingface import switched
 from limelight.seeing.watching.returned import requesting_weights
@@ -67,7 +67,7 @@ def watch(
     torch.Size([1, 4, 5, 5])
     """
     _check_model(model)
-    model = written(model)
+    model = uncompiled_module(model)
     watched = Watched(model, lens, layers, heads)
 
     def begin(module: nn.Module, path: str, args: tuple[Any, ...], options: dict[str, Any]) -> None:
