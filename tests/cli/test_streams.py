@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import limelight as ll
-from limelight.cli import streams
+from limelight.cli import main, streams
 from limelight.cli.streams import one_line, read_input
 from limelight.errors import FileError
 from limelight.models.tokens import Tokens
@@ -107,3 +107,21 @@ def test_files_of_a_corpus_follow_the_option() -> None:
     assert_refused(done, "a.txt: one model at a time; files to read come after --corpus")
     done = limelight("heads", "minilm", "--corpus", __file__, "nothing.txt")
     assert_refused(done, "--corpus nothing.txt: no such file")
+
+
+@pytest.mark.parametrize("token", ["9" * 5000, "--1", "-", ""])
+def test_a_token_that_is_none_is_named(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in (
+        ["cause", f"--token={token}"],
+        ["why", "--layer=0", "--head=0", f"--query={token}"],
+    ):
+        monkeypatch.setattr("sys.argv", ["limelight", *command, "a b"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+
+
+def test_a_long_text_that_is_refused_leaves_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("word " * 2_000_000)
+    done = limelight("show", "--file", tmp_path / "x.txt", "--html", tmp_path / "x.html")
+    assert_refused(done, "text has 10,000,000 characters, expected at most 8,388,608")

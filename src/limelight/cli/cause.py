@@ -27,15 +27,13 @@ def cause(
     rollout, gradient x input, and how alike they rank.
     """
     from limelight.cli.results import give
+    from limelight.cli.streams import pick
     from limelight.files import check_writable
     from limelight.insight import cause as insight
 
     if save is not None:
         check_writable(save)
-    result = insight.cause(
-        model, text, int(token) if token.lstrip("-").isdecimal() else token,
-        controls=controls, seed=seed,
-    )  # fmt: skip
+    result = insight.cause(model, text, pick(token), controls=controls, seed=seed)
     give(
         result,
         [result.table(), result.link_table(links), result.correlation_table()],

@@ -198,7 +198,9 @@ def _waiting(words: str) -> Generator[Report]:
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=len(words) < 2000) as bar:
+    # Where there is no terminal, a bar would leave an empty line before an error.
+    hidden = len(words) < 2000 or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=None)
 
         def report(doing: str, done: int = 0, total: int | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 import unicodedata
@@ -30,6 +31,15 @@ def one_line(message: str) -> str:
         else character
         for character in message
     )
+
+
+def pick(token: str) -> int | str:
+    """A token by its number or its text; no number of a token has more than nine digits.
+
+    >>> pick("-2"), pick("it"), pick("--2"), pick("1234567890")
+    (-2, 'it', '--2', '1234567890')
+    """
+    return int(token) if re.fullmatch(r"-?\d{1,9}", token) else token
 
 
 def read_stdin() -> str:

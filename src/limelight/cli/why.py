@@ -32,6 +32,7 @@ def why(
     of their values, and by the directions of the head's output.
     """
     from limelight.cli.results import give
+    from limelight.cli.streams import pick
     from limelight.files import check_writable
     from limelight.insight.head_output import HeadOutput
     from limelight.insight.head_output import wrote as split_output
@@ -43,17 +44,12 @@ def why(
         check_writable(save)
     loaded = load(model)
     rec = look(text, loaded)
-    place = _pick(query)
+    place = pick(query)
     if key is None:
         result = split_output(rec, layer, head, place, model=loaded)
     else:
-        result = split_score(rec, layer, head, place, _pick(key), model=loaded)
+        result = split_score(rec, layer, head, place, pick(key), model=loaded)
     tables = [result.table()]
     if isinstance(result, HeadOutput):
         tables.append(result.direction_table())
     give(result, tables, save=save, json=json)
-
-
-def _pick(token: str) -> int | str:
-    """A token by its number or its text."""
-    return int(token) if token.isdecimal() else token
