@@ -294,3 +294,12 @@ def test_the_steps_of_a_call_that_something_else_draws_from_too(options: dict[st
     torch.testing.assert_close(steps["weights"].value, seen.dense()[0, 1])
     torch.testing.assert_close(steps["share"].value, seen.dense()[0, 1].sum(-1))
     assert steps["weights"].formula == "share_i · softmax of each row of masked"
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200, 0.0, -1e-7])
+def test_a_scale_that_is_no_root_is_written_out(scale: float) -> None:
+    x = torch.randn(1, 1, 3, 2)
+    _, seen = ll.attend(x, x, x, scale=scale, lens=ll.Lens())
+    tokens = ll.Recording.of_weights([torch.eye(3)[None]], ["a", "b", "c"]).tokens
+    steps = ll.Recording("a b c", tokens, (seen,)).steps(0, 0)
+    assert steps["scaled"].formula == f"scores · {scale:.9g}"

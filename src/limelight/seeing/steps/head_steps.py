@@ -199,7 +199,8 @@ def _together(attended: Attended, which: str) -> list[Step]:
 
 def _scaled_formula(scale: float) -> str:
     """As 1/√d where it is that, else with all digits that tell a float32 from others."""
-    size = round(1 / scale**2) if scale else 0
+    # No head has more channels than that, and the square of a very small or large scale is none.
+    size = round(1 / scale**2) if 1e-6 < abs(scale) < 1e6 else 0
     exact = size > 0 and math.isclose(scale, 1 / math.sqrt(size), rel_tol=1e-9)
     return f"scores / √{size}" if exact else f"scores · {scale:.9g}"
 
