@@ -284,7 +284,7 @@ def test_a_file_of_version_1_is_read(rec, tmp_path):
         ),
         (
             lambda h, d, t: t.update({"layers.1.received": torch.zeros(1, 12, 16, dtype=int)}),
-            "received is of torch.int64, expected a floating-point type",
+            r"received is of torch\.int64, expected torch\.float32",
         ),
         (
             lambda h, d, t: t["layers.2.top.indices"].view(torch.int16).fill_(16),
@@ -297,6 +297,30 @@ def test_a_file_of_version_1_is_read(rec, tmp_path):
         (lambda h, d, t: t.update({"flows.3.x": torch.zeros(4, 384)}), "x has shape"),
         (lambda h, d, t: d["tokens"][5].__setitem__(2, 999), "tokens 5 stands at"),
         (lambda h, d, t: d["tokens"][5].__setitem__(3, 0), "tokens 5 is of word 0 after word"),
+        (lambda h, d, t: d["made"].update(by="\ud800"), "made 'by' must be Unicode, found half"),
+        (lambda h, d, t: d["made"].update({"\ud800": ""}), "name in made must be Unicode"),
+        (
+            lambda h, d, t: d["head_numbers"].__setitem__(0, 2**70),
+            "each of head_numbers must be a whole number of at most 2147483647",
+        ),
+        (lambda h, d, t: d.update(windows=[[16, 1, 16]]), "does not fit 16 keys"),
+        (lambda h, d, t: d.update(windows=[[16, 0, None]]), "of a window must be a whole number"),
+        (
+            lambda h, d, t: t.update({"layers.0.lse": t["layers.0.lse"].double()}),
+            r"max_score is of torch\.float32, expected torch\.float64",
+        ),
+        (
+            lambda h, d, t: t.update(
+                {n: t[n].double() for n in t if n.startswith("layers.0.source")}
+            ),
+            r"weights of a torch\.float64 query are torch\.float64, found torch\.float32",
+        ),
+        (
+            lambda h, d, t: t.update(
+                {"layers.1.received": t["layers.1.received"].to(torch.float8_e4m3fn)}
+            ),
+            r"received is of torch\.float8_e4m3fn, expected torch\.float32",
+        ),
     ],
 )
 def test_a_damaged_or_foreign_file_is_refused_in_words(rec, tmp_path, change, words):

@@ -322,6 +322,10 @@ class Recording:
         return f"Recording of {len(self.tokens)} tokens, {size}: {text!r}"
 
 
+_LAST = (1 << 31) - 1
+"""The highest number of a layer or a head: tables of links hold them in 32 bits."""
+
+
 def _received(seen: Seen) -> Tensor:
     """`h j`: recorded by the lens, or added up from the rows."""
     if seen.statistics.received is not None:
@@ -344,6 +348,8 @@ def _position(name: str, number: int, numbers: tuple[int, ...]) -> int:
 def _check_numbers(name: str, numbers: tuple[int, ...], size: int) -> None:
     if len(numbers) != size or len(set(numbers)) != size:
         raise OptionError(f"{name} must be {size} different numbers, found {numbers}")
+    for number in numbers:
+        check_whole(f"each of {name}", number, 0, most=_LAST)
 
 
 def _check_windows(windows: tuple[Window, ...], queries: int, keys: int) -> None:

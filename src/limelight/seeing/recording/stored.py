@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -173,6 +174,7 @@ def _document(text: str) -> dict[str, Any]:
         raise FileError("the document in its header is not JSON") from error
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _WORDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "a map"}
 
 
@@ -180,6 +182,8 @@ def _kind(name: str, value: Any, kind: type[Any]) -> Any:
     """The value, which must be of this kind and no other: JSON's true is no number."""
     if type(value) is not kind:
         raise FileError(f"{name} must be {_WORDS[kind]}, found {json.dumps(value)[:40]}")
+    if kind is str and _SURROGATE.search(value):
+        raise FileError(f"{name} must be Unicode, found half a character")
     return value
 
 
@@ -219,7 +223,10 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
         tokens=_tokens("tokens", document["tokens"]),
         layers=layers,
         model=_kind("model", document["model"], str),
-        made={name: _kind(f"made {name!r}", text, str) for name, text in made.items()},
+        made={
+            _kind("each name in made", name, str): _kind(f"made {name!r}", text, str)
+            for name, text in made.items()
+        },
         layer_numbers=numbers,
         head_numbers=_numbers(document, "head_numbers"),
         queries=() if queries is None else _tokens("queries", queries),
@@ -321,7 +328,8 @@ def _get_seen(prefix: str, layer: dict[str, Any], tensors: dict[str, Tensor]) ->
     statistics = Statistics(**parts)
     extent = Extent(*(_kind("each of extent", size, int) for size in layer["extent"]))
     check_statistics(statistics, extent)
-    return Seen(extent, Lens(**lens), statistics, _get_source(f"{prefix}.source", layer, tensors))
+    source = _get_source(f"{prefix}.source", layer, tensors, statistics.lse.dtype)
+    return Seen(extent, Lens(**lens), statistics, source)
 
 
 def _indices(stored: Tensor) -> Tensor:
@@ -329,13 +337,16 @@ def _indices(stored: Tensor) -> Tensor:
     return indices.where(indices != 0xFFFF, -1) if stored.dtype == torch.uint16 else indices
 
 
-def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) -> Source | None:
+def _get_source(
+    prefix: str, one: dict[str, Any], tensors: dict[str, Tensor], kind: torch.dtype
+) -> Source | None:
+    """What weights of this type are recomputed from."""
     stored, extent = one["source"], Extent(*one["extent"])
     if stored is None:
         return None
     if stored["kind"] == "weights":
         weights = tensors[f"{prefix}.weights"]
-        check_tensor("weights", weights, tuple(extent))
+        check_tensor("weights", weights, extent, kind)
         return StoredWeights(weights)
     mask = stored["mask"]
     problem = Problem(
@@ -353,7 +364,7 @@ def _get_source(prefix: str, one: dict[str, Any], tensors: dict[str, Tensor]) ->
         lse=tensors.get(f"{prefix}.lse"),
         factors=tensors.get(f"{prefix}.factors"),
     )
-    check_call(problem, extent)
+    check_call(problem, extent, kind)
     if problem.mask is not None:
         problem.mask.check(extent)
     return Recomputed(problem)

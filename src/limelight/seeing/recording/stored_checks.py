@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
+from limelight.checks import FLOATING
 from limelight.errors import FileError
 from limelight.ops.lens.spec import Links, Pooled, Statistics
 from limelight.ops.masks.mask import Extent
@@ -14,23 +16,28 @@ from limelight.seeing.recording.tokens import Token
 from limelight.seeing.steps.flow import Flow
 
 
-def check_tensor(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
-    """Raise unless a tensor is of this shape, and of numbers with a point."""
+def check_tensor(
+    name: str, tensor: Tensor, shape: Sequence[int], kind: torch.dtype | None = None
+) -> None:
+    """Raise unless a tensor is of this shape, and of this type or any that attention takes."""
     if tuple(tensor.shape) != tuple(shape):
         raise FileError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
-    if not tensor.is_floating_point():
-        raise FileError(f"{name} is of {tensor.dtype}, expected a floating-point type")
+    if tensor.dtype not in ((kind,) if kind else FLOATING):
+        expected = kind or "a floating-point type that attention takes"
+        raise FileError(f"{name} is of {tensor.dtype}, expected {expected}")
 
 
 def check_statistics(statistics: Statistics, extent: Extent) -> None:
     """Raise unless all statistics belong to weights of this extent, in one type."""
     b, h, i, j = extent
+    check_tensor("lse", statistics.lse, (b, h, i))
+    kind = statistics.lse.dtype
     for name, part in statistics._asdict().items():
         if part is None:
             continue
         if isinstance(part, Links):
             size = part.weights.shape[-1] if part.weights.ndim else 0
-            check_tensor(f"{name} weights", part.weights, (b, h, i, size))
+            check_tensor(f"{name} weights", part.weights, (b, h, i, size), kind)
             if part.indices.shape != part.weights.shape:
                 raise FileError(
                     f"{name} has indices {tuple(part.indices.shape)} for weights "
@@ -43,17 +50,17 @@ def check_statistics(statistics: Statistics, extent: Extent) -> None:
         elif isinstance(part, Pooled):
             for tensor in part:
                 cells = tensor.shape[2:] if tensor.ndim == 4 else ()
-                check_tensor(name, tensor, (b, h, *cells))
+                check_tensor(name, tensor, (b, h, *cells), kind)
         elif name == "received":
-            check_tensor(name, part, (b, h, j))
+            check_tensor(name, part, (b, h, j), kind)
         elif name == "columns":
-            check_tensor(name, part, (b, h, i, *part.shape[3:4]))
+            check_tensor(name, part, (b, h, i, *part.shape[3:4]), kind)
         else:
-            check_tensor(name, part, (b, h, i))
+            check_tensor(name, part, (b, h, i), kind)
 
 
-def check_call(problem: Problem, extent: Extent) -> None:
-    """Raise unless query, key and value can give weights of this extent."""
+def check_call(problem: Problem, extent: Extent, kind: torch.dtype) -> None:
+    """Raise unless query, key and value can give weights of this extent and type."""
     b, h, i, j = extent
     query, key, value = problem.query, problem.key, problem.value
     if not all(part.ndim == 4 for part in (query, key, value)):
@@ -66,6 +73,9 @@ def check_call(problem: Problem, extent: Extent) -> None:
         raise FileError(f"{h} query heads cannot share {groups} key heads")
     if len({query.dtype, key.dtype, value.dtype}) > 1:
         raise FileError(f"query, key and value are of {query.dtype}, {key.dtype}, {value.dtype}")
+    computed = torch.promote_types(query.dtype, torch.float32)
+    if computed != kind:
+        raise FileError(f"weights of a {query.dtype} query are {computed}, found {kind}")
     for name, shape in (("slopes", (h,)), ("sinks", (h,)), ("lse", (b, h, i))):
         tensor = getattr(problem, name)
         if tensor is not None:
