@@ -282,8 +282,8 @@ class _PackedRecorder(_Recorder):
         if not isinstance(call.module, Attention) or call.module not in self.modules:
             return call.attend()
         assert self.lengths is not None
-        mask = call.mask
-        assert isinstance(mask, Documents)
+        # A text that is alone in its row needs no mask around it.
+        inside = call.mask.inside if isinstance(call.mask, Documents) else call.mask
         assert not isinstance(call.bias, Tensor)
         outputs: list[Tensor] = []
         for tensors in zip(
@@ -291,7 +291,7 @@ class _PackedRecorder(_Recorder):
             strict=True,
         ):
             query, key, value = tensors
-            part = call.replace(query=query, key=key, value=value, mask=mask.inside)
+            part = call.replace(query=query, key=key, value=value, mask=inside)
             output, seen = part.attend(lens=self.lens)
             outputs.append(output)
             self.packed.setdefault(call.module, []).append(seen)
