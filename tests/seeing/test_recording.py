@@ -303,7 +303,16 @@ def test_a_file_of_version_1_is_read(rec, tmp_path):
             lambda h, d, t: d["head_numbers"].__setitem__(0, 2**70),
             "each of head_numbers must be a whole number of at most 2147483647",
         ),
+        (lambda h, d, t: d["tokens"][15].__setitem__(3, 2**70), "tokens 15 is of word 1180591"),
         (lambda h, d, t: d.update(windows=[[16, 1, 16]]), "does not fit 16 keys"),
+        (
+            lambda h, d, t: t.update({"layers.0.source.bias": torch.zeros(0, 16)}),
+            r"bias has shape \(0, 16\), expected one that broadcasts to",
+        ),
+        (
+            lambda h, d, t: t.update({"layers.0.source.bias": torch.zeros(2, 1, 12, 16, 16)}),
+            "bias has shape",
+        ),
         (lambda h, d, t: d.update(windows=[[16, 0, None]]), "of a window must be a whole number"),
         (
             lambda h, d, t: t.update({"layers.0.lse": t["layers.0.lse"].double()}),
@@ -328,6 +337,14 @@ def test_a_damaged_or_foreign_file_is_refused_in_words(rec, tmp_path, change, wo
     rec.save(path)
     rewrite(path, change)
     with pytest.raises(FileError, match=words):
+        Recording.load(path)
+
+
+def test_weights_below_0_are_none(tmp_path):
+    path = tmp_path / "seen.safetensors"
+    Recording.of_weights([torch.eye(3)[None]], ["a", "b", "c"]).save(path)
+    rewrite(path, lambda h, d, t: t["layers.0.source.weights"].neg_() is None)
+    with pytest.raises(FileError, match="weights are below 0"):
         Recording.load(path)
 
 

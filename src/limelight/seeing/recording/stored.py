@@ -347,6 +347,8 @@ def _get_source(
     if stored["kind"] == "weights":
         weights = tensors[f"{prefix}.weights"]
         check_tensor("weights", weights, extent, kind)
+        if bool((weights < 0).any()):
+            raise FileError("weights are below 0")
         return StoredWeights(weights)
     mask = stored["mask"]
     problem = Problem(

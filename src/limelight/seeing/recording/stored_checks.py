@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from limelight.checks import FLOATING
+from limelight.checks import FLOATING, check_broadcast
 from limelight.errors import FileError
 from limelight.ops.lens.spec import Links, Pooled, Statistics
 from limelight.ops.masks.mask import Extent
@@ -83,20 +83,10 @@ def check_call(problem: Problem, extent: Extent, kind: torch.dtype) -> None:
     for name in ("bias", "factors"):
         table = getattr(problem, name)
         if table is not None:
-            _check_spreads(name, table, extent)
+            check_broadcast(name, table, "b h i j", tuple(extent))
+            check_tensor(name, table, table.shape)
     if problem.sinks is not None and problem.lse is not None:
         raise FileError("sinks beside a log-sum-exp: one of the two normalises the rows")
-
-
-def _check_spreads(name: str, table: Tensor, extent: Extent) -> None:
-    fits = table.ndim == 4 and all(
-        size in (1, full) for size, full in zip(table.shape, extent, strict=True)
-    )
-    if not fits or not table.is_floating_point():
-        raise FileError(
-            f"{name} is {table.dtype} of shape {tuple(table.shape)}, which does not spread over "
-            f"{tuple(extent)}"
-        )
 
 
 def check_flow(flow: Flow, extent: Extent) -> None:
@@ -118,6 +108,6 @@ def check_tokens(name: str, tokens: Sequence[Token], text: str) -> None:
             raise FileError(
                 f"{name} {place} stands at {token.start} to {token.end} of a text of {len(text)}"
             )
-        if token.word < word:
+        if not word <= token.word < 1 << 31:
             raise FileError(f"{name} {place} is of word {token.word} after word {word}")
         word = token.word
