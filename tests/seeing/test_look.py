@@ -114,6 +114,20 @@ def test_many_texts_by_a_causal_model():
             assert float(recording.weights(1, 2).triu(1).abs().max()) == 0
 
 
+@pytest.mark.parametrize("kind", [ll.Encoder, ll.Decoder])
+def test_many_texts_by_a_model_of_relative_positions(kind):
+    from limelight.models.tokens import Tokens
+
+    tokens = Tokens.characters("abc ")
+    sizes = {"vocabulary": len(tokens), "width": 16, "layers": 2, "heads": 4, "context": 16}
+    model = kind(ll.Config(kind=kind.__name__.lower(), positions="relative", **sizes)).eval()
+    torch.nn.init.normal_(model.stack.relative.table)
+    model.tokens = tokens
+    texts = ["abba cab", "b", "cc abc"]
+    for recording, text in zip(ll.look(texts, model), texts, strict=True):
+        same(recording, ll.look(text, model))
+
+
 def test_token_ids_are_read_with_their_words(minilm):
     ids = minilm.tokens.encode(TEXTS[1]).ids
     recording = ll.look(ids, minilm)

@@ -284,16 +284,20 @@ class _PackedRecorder(_Recorder):
         assert self.lengths is not None
         # A text that is alone in its row needs no mask around it.
         inside = call.mask.inside if isinstance(call.mask, Documents) else call.mask
-        assert not isinstance(call.bias, Tensor)
         outputs: list[Tensor] = []
+        start = 0
         for tensors in zip(
             *(x.split(self.lengths, dim=2) for x in (call.query, call.key, call.value)),
             strict=True,
         ):
             query, key, value = tensors
-            part = call.replace(query=query, key=key, value=value, mask=inside)
+            own = slice(start, start + query.shape[2])
+            # A table of all texts, of which each has its own square; slopes are the same for all.
+            bias = call.bias[..., own, own] if isinstance(call.bias, Tensor) else call.bias
+            part = call.replace(query=query, key=key, value=value, mask=inside, bias=bias)
             output, seen = part.attend(lens=self.lens)
             outputs.append(output)
+            start = own.stop
             self.packed.setdefault(call.module, []).append(seen)
         return torch.cat(outputs, dim=2)
 
