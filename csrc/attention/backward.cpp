@@ -212,7 +212,7 @@ bool Gradients::sweep_head(KeyBlock& keys, int64_t b, int64_t h, int64_t chain, 
     if (plan_.blocks() == 1) prepare(b, h, rows);
     if (rows.high <= seen.low || rows.low >= seen.high) continue;
     const Tile tile{rows.low, rows.high, span.low, span.high};
-    const Cover covered = p_.mask ? cover(p_.mask.nodes[0], extent, tile) : Cover::all;
+    const Cover covered = p_.mask ? tile_cover(p_.mask.nodes[0], extent, tile) : Cover::all;
     if (covered == Cover::none) continue;
     const int64_t step = head * plan_.tiles() + t;
     progress_.passed(chain, block, step);

@@ -19,7 +19,7 @@ namespace {
 Cover cover_of_head(const Plan& plan, int64_t b, int64_t h, int64_t j0, int64_t count) {
   const Problem& p = plan.p;
   if (!p.mask) return Cover::all;
-  return cover(p.mask.nodes[0], {b, h, p.i(), p.j()}, {0, p.i(), j0, j0 + count});
+  return tile_cover(p.mask.nodes[0], {b, h, p.i(), p.j()}, {0, p.i(), j0, j0 + count});
 }
 
 template <int Lanes>

@@ -117,7 +117,7 @@ class Job {
       const int64_t skip = (from - key.j0) / NR * NR;  // whole panels before the first key seen
       const int64_t to = imin(high, key.j0 + skip + kForwardSpan);
       Cover cover = Cover::all;
-      if (p_.mask) cover = LIMELIGHT_ISA::cover(*p_.mask.nodes, extent, {q.i0, q.i0 + q.rows, from, to});
+      if (p_.mask) cover = tile_cover(*p_.mask.nodes, extent, {q.i0, q.i0 + q.rows, from, to});
       if (cover != Cover::none)
         attend(q, key, skip, {key.j0 + skip, from - key.j0 - skip, to - key.j0 - skip, cover == Cover::some});
       from = to;

@@ -4,7 +4,7 @@
 // j key position, d head channels, e value channels.
 #pragma once
 
-#include "masks/rule.h"
+#include "masks/node.h"
 #include "view.h"
 
 namespace limelight {

@@ -1,11 +1,13 @@
 #include "attention/segments.h"
 
+#include "masks/rules.h"
+
 namespace limelight {
 namespace {
 
 const MaskNode* documents_under(const MaskNode* node) {
-  if (node->rule == Rule::documents) return node;
-  if (node->rule != Rule::logical_and) return nullptr;
+  if (node->rule == Rule::Documents) return node;
+  if (node->rule != Rule::And) return nullptr;
   const MaskNode* documents = documents_under(node->first);
   return documents ? documents : documents_under(node->second);
 }

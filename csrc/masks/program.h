@@ -1,10 +1,10 @@
-// From the program that ops/masks/ writes to the nodes that coverage.h reads.
+// From the program that ops/masks/ writes to the nodes that the kernels ask.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "masks/rule.h"
+#include "masks/node.h"
 
 namespace limelight {
 
@@ -26,7 +26,6 @@ class MaskProgram {
   Mask mask() const;
 
  private:
-  struct Reader;
   std::vector<MaskNode> nodes_;
 };
 

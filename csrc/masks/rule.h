@@ -1,67 +1,64 @@
-// A mask rule as the kernels read it.
+// What a rule is asked: how it is read, what it can link, what it leaves of a tile, the bits of a row.
 //
-// A mask arrives as a program of whole numbers in prefix order and a list of tables; <t> is the place of a table
-// in the list, <child> a rule. The numbers of the rules are those of `Code` in ops/masks/mask.py:
-//
-//    1  BAND <low> <high> <aligned> <shift>
-//    2  STRIDE <step> <low> <high>
-//    3  SPAN <t: int64, b> <at end>
-//    4  ANCHORS <t: int64, J + 1>
-//    5  BLOCKS <t: bool, heads × rows × columns> <queries of a block> <keys of a block>
-//    6  DENSE <t: bool, b h i j, any strides>
-//    7  DOCUMENTS <t: int64, 2 × (documents + 1)> <0, or 1 and a child>
-//    8  AND <child> <child>
-//    9  OR <child> <child>
-//   10  NOT <child>
-//   11  LINKS <t: int64, count × 2>: all but these (query, key), which rise by query, then key, without repeats;
-//       pairs outside of the call (or, inside DOCUMENTS, of the document) forbid nothing
-//
-// A program whose rules nest deeper than kMaxDepth is refused: they are evaluated by recursion, also on the small
-// stacks of worker threads.
+// A tile is none, all, or some; only tiles of the last kind cost work for each element. A rule under
+// Documents works in the coordinates of its document, hence the Extent that every function takes.
 #pragma once
 
-#include <cstdint>
+#include "masks/reader.h"
+#include "simd/scalar.h"
 
-namespace limelight {
+namespace limelight::LIMELIGHT_ISA {
 
-enum class Rule : int64_t {
-  band = 1,   // low ≤ j − p ≤ high, p = i + (aligned ? J − I : 0)
-  stride,     // the same with aligned positions, and (j − p) a multiple of step
-  span,       // table b: how many keys are real; aligned: they stand at the end
-  anchors,    // table of at least J + 1: how many anchors stand before key j
-  blocks,     // table heads × rows × columns of bytes
-  dense,      // table b h i j of bytes, any strides
-  documents,  // table 2 × (count + 1): where each begins, queries then keys; perhaps a rule inside
-  logical_and,
-  logical_or,
-  logical_not,
-  links,  // table count × 2: every pair but these
+enum class Cover { none, some, all };
+
+LIMELIGHT_INLINE Cover cover_of(bool any, bool every) {
+  return every ? Cover::all : any ? Cover::some : Cover::none;
+}
+
+struct Range {
+  int64_t low, high;  // low ≤ x < high; empty when high ≤ low
 };
 
-inline constexpr int kMaxDepth = 256;
-
-// Stands for "no limit". Positions are far below it, and sums of two such numbers do not overflow.
-inline constexpr int64_t kUnlimited = int64_t{1} << 61;
-
-struct MaskNode {
-  Rule rule;
-  int64_t low, high;                  // band, stride
-  int64_t step;                       // stride
-  int64_t aligned;                    // band, span
-  const int64_t* table;               // span, anchors, documents, links
-  const uint8_t* bytes;               // blocks, dense
-  int64_t size[4], stride[4];         // blocks: size = heads rows columns; dense: the strides
-  int64_t block_rows, block_columns;  // blocks: queries and keys of a block
-  int64_t count;                      // documents, links
-  const MaskNode *first, *second;     // and, or, not (first); first: the rule inside documents, or null
+struct Tile {
+  int64_t i0, i1, j0, j1;  // queries i0 ≤ i < i1, keys j0 ≤ j < j1; neither is empty
 };
 
-// A compiled mask: nodes[0] is the root; no nodes means that everything is allowed.
-struct Mask {
-  const MaskNode* nodes = nullptr;
-  int64_t count = 0;
+enum class Axis { queries, keys };
 
-  explicit operator bool() const { return count != 0; }
+inline constexpr int64_t kWordKeys = 64;
+inline constexpr int64_t kMaxWords = 32;  // widest tile of row_bits: 2048 keys
+
+// Bits low ≤ t < high of the words, all others 0.
+inline void fill_bits(uint64_t* words, int64_t count, int64_t low, int64_t high) {
+  low = imax(low, 0), high = imin(high, count);
+  for (int64_t w = 0; w * kWordKeys < count; ++w) {
+    const int64_t a = imax(low - w * kWordKeys, 0), z = imin(high - w * kWordKeys, kWordKeys);
+    words[w] = a >= z ? 0 : (~0ull << a) & (~0ull >> (kWordKeys - z));
+  }
+}
+
+// These three ask the rule of a node for its `range`, `cover` and `bits`, which is how rules ask those inside of
+// them; masks/rules.h defines them.
+
+// What positions begin ≤ t < end of the other axis can be linked to on axis `To` lies in this interval (it may
+// hold others too).
+template <Axis To>
+inline Range linked_range(const MaskNode& m, const Extent& x, int64_t begin, int64_t end);
+
+// What the rule leaves of a tile.
+inline Cover tile_cover(const MaskNode& m, const Extent& x, const Tile& t);
+
+// Bit t of the words says whether query i may see key j0 + t, for t < count ≤ kMaxWords·64; the bits after
+// them are 0.
+inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, int64_t count, uint64_t* words);
+
+// The base of every rule. A rule defines `read`, which fills its node or refuses what does not fit a call of b
+// batch rows and h heads, `cover` and `bits`, and `range` where it can narrow the keys or the queries.
+struct AnyRule {
+  template <Axis To>
+  static Range range(const MaskNode&, const Extent& x, int64_t, int64_t) {
+    return {0, To == Axis::keys ? x.j : x.i};
+  }
 };
 
-}  // namespace limelight
+}  // namespace limelight::LIMELIGHT_ISA

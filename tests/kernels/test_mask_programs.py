@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from limelight import _kernels
 from limelight.ops.kernels import outputs
+from limelight.ops.masks.mask import Mask
 
-BAND, STRIDE, SPAN, ANCHORS, BLOCKS, DENSE, DOCUMENTS, AND, OR, NOT, LINKS = range(1, 12)
+MASKS = Path(__file__).parents[2] / "csrc" / "masks"
+
+BAND, DILATED, PADDING, ANCHORS, BLOCKS, DENSE, DOCUMENTS, AND, OR, NOT, WITHOUT = range(1, 12)
 FAR = 1 << 62
 CAUSAL = (BAND, -FAR, 0, 1, 0)
 
@@ -90,6 +96,17 @@ def allowed(i: int, j: int, program: Program, tables: list[Tensor]) -> Tensor:
     return mask
 
 
+def test_a_rule_has_the_number_and_name_of_its_class_in_the_kernel() -> None:
+    table = re.findall(r"^  X\((\d+), (\w+)\)", (MASKS / "rules.h").read_text(), re.MULTILINE)
+    rules = sorted(Mask.kinds.values(), key=lambda rule: rule.code)
+    assert [(int(number), name) for number, name in table] == [
+        (rule.code, rule.__name__) for rule in rules
+    ]
+    for rule in rules:
+        twin = MASKS / "rules" / f"{rule.__module__.rpartition('.')[2]}.h"
+        assert f"struct {rule.__name__} :" in twin.read_text()
+
+
 def random_links(count: int, i: int, j: int, seed: int) -> Tensor:
     torch.manual_seed(seed)
     pairs = torch.stack((torch.randint(i, (count,)), torch.randint(j, (count,))), 1)
@@ -99,20 +116,20 @@ def random_links(count: int, i: int, j: int, seed: int) -> Tensor:
 WHOLE_ROW = links(*((5, j) for j in range(700)), (6, 699))
 STARTS = torch.tensor([[0, 300, 300, 600], [0, 300, 400, 700]])
 PROGRAMS: dict[str, tuple[Program, list[Tensor]]] = {
-    "one link": ((LINKS, 0), [links((10, 5))]),
-    "no links": ((LINKS, 0), [links()]),
-    "links outside of the call": ((LINKS, 0), [links((-1, 0), (2, 700), (2, FAR), (600, 0))]),
-    "a whole row": ((LINKS, 0), [WHOLE_ROW]),
-    "many links": ((AND, *CAUSAL, LINKS, 0), [random_links(9000, 600, 700, seed=1)]),
-    "links or causal": ((OR, LINKS, 0, *CAUSAL), [random_links(9000, 600, 700, seed=2)]),
-    "only these links": ((NOT, LINKS, 0), [random_links(900, 600, 700, seed=3)]),
+    "one link": ((WITHOUT, 0), [links((10, 5))]),
+    "no links": ((WITHOUT, 0), [links()]),
+    "links outside of the call": ((WITHOUT, 0), [links((-1, 0), (2, 700), (2, FAR), (600, 0))]),
+    "a whole row": ((WITHOUT, 0), [WHOLE_ROW]),
+    "many links": ((AND, *CAUSAL, WITHOUT, 0), [random_links(9000, 600, 700, seed=1)]),
+    "links or causal": ((OR, WITHOUT, 0, *CAUSAL), [random_links(9000, 600, 700, seed=2)]),
+    "only these links": ((NOT, WITHOUT, 0), [random_links(900, 600, 700, seed=3)]),
     "the future": ((NOT, *CAUSAL), []),
     "outside of a window": ((AND, *CAUSAL, NOT, BAND, -64, 0, 1, 0), []),
     "twice not": ((NOT, NOT, *CAUSAL), []),
     "other documents": ((NOT, DOCUMENTS, 0, 0), [STARTS]),
-    "documents without links": ((DOCUMENTS, 0, 1, LINKS, 1), [STARTS, links((0, 0), (299, 7))]),
+    "documents without links": ((DOCUMENTS, 0, 1, WITHOUT, 1), [STARTS, links((0, 0), (299, 7))]),
     "documents of links": (
-        (AND, NOT, DOCUMENTS, 0, 1, NOT, LINKS, 1, *CAUSAL),
+        (AND, NOT, DOCUMENTS, 0, 1, NOT, WITHOUT, 1, *CAUSAL),
         [STARTS, random_links(500, 300, 300, seed=4)],
     ),
     "a band far away": ((BAND, -FAR, FAR, 0, -FAR), []),
@@ -174,15 +191,15 @@ def test_rules_that_nest_too_deep_are_refused(program: Program) -> None:
 @pytest.mark.parametrize(
     ("program", "tables"),
     [
-        ((LINKS, 0), []),
-        ((LINKS, 0), [torch.zeros(2, 3, dtype=torch.int64)]),
-        ((LINKS, 0), [torch.zeros(4, dtype=torch.int64)]),
-        ((LINKS, 0), [torch.tensor([[1, 2], [1, 2]])]),
-        ((LINKS, 0), [torch.tensor([[1, 2], [0, 3]])]),
-        ((LINKS, 0), [torch.tensor([[0, 1], [1, 2]]).T]),
+        ((WITHOUT, 0), []),
+        ((WITHOUT, 0), [torch.zeros(2, 3, dtype=torch.int64)]),
+        ((WITHOUT, 0), [torch.zeros(4, dtype=torch.int64)]),
+        ((WITHOUT, 0), [torch.tensor([[1, 2], [1, 2]])]),
+        ((WITHOUT, 0), [torch.tensor([[1, 2], [0, 3]])]),
+        ((WITHOUT, 0), [torch.tensor([[0, 1], [1, 2]]).T]),
         ((NOT,), []),
-        ((STRIDE, 0, 0, 0), []),
-        ((STRIDE, -(2**63), 0, 0), []),
+        ((DILATED, 0, 0, 0), []),
+        ((DILATED, -(2**63), 0, 0), []),
         ((BLOCKS, 0, 0, 1), [torch.ones(1, 1, 1, dtype=torch.bool)]),
         ((BLOCKS, 0, 2**63 - 1, 1), [torch.ones(1, 1, 1, dtype=torch.bool)]),
         ((DOCUMENTS, 0, 0), [torch.zeros(2, 0, dtype=torch.int64)]),
@@ -202,7 +219,7 @@ def test_a_program_made_by_hand_is_served_or_refused(
 def test_a_step_beyond_every_distance_leaves_the_query_itself(step: int) -> None:
     torch.manual_seed(0)
     q, v = torch.randn(1, 1, 5, 8), torch.randn(1, 1, 5, 8)
-    out, _ = forward(q, q, v, (STRIDE, step, -(2**63), 2**63 - 1), [])
+    out, _ = forward(q, q, v, (DILATED, step, -(2**63), 2**63 - 1), [])
     torch.testing.assert_close(out, v)
 
 

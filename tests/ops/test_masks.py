@@ -384,3 +384,22 @@ def test_a_mask_of_numbers_is_sent_to_bias() -> None:
 def test_documents_of_different_count_are_refused() -> None:
     with pytest.raises(LimelightError, match="2 key lengths, expected 1"):
         ll.documents([3], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "why"),
+    [
+        ("band", 99, "but Band has kind 'band' and code 1"),
+        ("new", 11, "but Without has kind 'without' and code 11"),
+        ("new", None, "expected both"),
+    ],
+)
+def test_a_rule_cannot_take_the_kind_or_the_code_of_another(
+    kind: str, code: int | None, why: str
+) -> None:
+    with pytest.raises(TypeError, match=f"New has kind '{kind}' and code {code}, {why}"):
+
+        class New(Mask, kind=kind, code=code):
+            pass
+
+    assert "new" not in Mask.kinds

@@ -1,22 +1,17 @@
 """Masks as values: which keys a query may see. One rule a file; each is listed here once.
 
 A rule answers everything itself: which links it allows, its part for some heads or one batch row,
-the tensors it holds, how the kernel reads it, its JSON, its name. A new rule is a new file, a line
-here, and its code in `mask.Code` and the kernel's table (csrc).
+the tensors it holds, how the kernel reads it, its JSON, its name. A new rule is a new file and a
+line here; in the kernel it is a file, too, and a line in the table of `csrc/masks/rules.h`.
 """
 
 # Imported so that each rule is known by its kind when a file names it.
-from limelight.ops.masks import (
-    anchors,
-    band,
-    blocks,
-    combine,
-    dense,
-    dilated,
-    documents,
-    links,
-    padding,
-)
-
-RULES = (anchors, band, blocks, combine, dense, dilated, documents, links, padding)
-"""The modules of all rules."""
+from limelight.ops.masks import anchors as anchors
+from limelight.ops.masks import band as band
+from limelight.ops.masks import blocks as blocks
+from limelight.ops.masks import combine as combine
+from limelight.ops.masks import dense as dense
+from limelight.ops.masks import dilated as dilated
+from limelight.ops.masks import documents as documents
+from limelight.ops.masks import links as links
+from limelight.ops.masks import padding as padding

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limelight.errors import ShapeError
 from limelight.ops.masks.counts import counts
-from limelight.ops.masks.mask import DRAWN, Code, Lowered, Mask, Stored
+from limelight.ops.masks.mask import DRAWN, Lowered, Mask, Stored
 from limelight.ops.masks.region import Extent, Region
 
 
@@ -32,7 +32,7 @@ def anchors(tokens: int | Iterable[int]) -> Mask:
 
 
 @dataclass(frozen=True)
-class Anchors(Mask, kind="anchors"):
+class Anchors(Mask, kind="anchors", code=4):
     """Global tokens: the anchors see every key, and every query sees the anchors."""
 
     tokens: tuple[int, ...]
@@ -54,7 +54,7 @@ class Anchors(Mask, kind="anchors"):
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         before = torch.zeros(extent.j + 1, dtype=torch.int64, device=device)
         before[1:] = self._among(torch.arange(extent.j, device=device)).cumsum(0)
-        return Lowered((Code.ANCHORS, first_table), (before,))
+        return Lowered((self.code, first_table), (before,))
 
     def _fields(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         return {"tokens": self.tokens}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops.masks.counts import FAR, UNLIMITED, count, limit
-from limelight.ops.masks.mask import Code, Mask, Stored
+from limelight.ops.masks.mask import Mask, Stored
 from limelight.ops.masks.region import Region
 
 
@@ -50,7 +50,7 @@ def window(left: int | None, right: int | None = 0) -> Mask:
 
 
 @dataclass(frozen=True)
-class Band(Mask, kind="band"):
+class Band(Mask, kind="band", code=1):
     """Keys at p - left ... p + right, p the query's position; None is no limit.
 
     `diagonal` moves the band: None puts the last query on the last key (p = i + J - I), a number
@@ -71,7 +71,7 @@ class Band(Mask, kind="band"):
         low = -UNLIMITED if self.left is None else -self.left
         high = UNLIMITED if self.right is None else self.right
         aligned, shift = (1, 0) if self.diagonal is None else (0, self.diagonal)
-        return (Code.BAND, low, high, aligned, shift)
+        return (self.code, low, high, aligned, shift)
 
     def _fields(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         return {"left": self.left, "right": self.right, "diagonal": self.diagonal}

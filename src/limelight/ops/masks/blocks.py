@@ -13,7 +13,7 @@ from limelight.checks import check_table, shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.ops.masks.counts import count
 from limelight.ops.masks.drawing import table_text
-from limelight.ops.masks.mask import Code, Lowered, Mask, Stored
+from limelight.ops.masks.mask import Lowered, Mask, Stored
 from limelight.ops.masks.region import Extent, Region
 
 
@@ -40,7 +40,7 @@ def blocks(layout: Tensor | Sequence[Sequence[bool]], size: int | tuple[int, int
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks(Mask, kind="blocks"):
+class Blocks(Mask, kind="blocks", code=5):
     """Block sparsity: query i sees key j where `layout[i // size, j // size]` is True."""
 
     layout: Tensor
@@ -75,7 +75,7 @@ class Blocks(Mask, kind="blocks"):
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         layout = self.layout.to(device).contiguous()
-        return Lowered((Code.BLOCKS, first_table, *self.size), (layout,))
+        return Lowered((self.code, first_table, *self.size), (layout,))
 
     def _fields(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         tensors[name] = self.layout

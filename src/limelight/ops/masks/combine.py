@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from limelight.ops.masks.mask import Code, Lowered, Mask, Stored, check_depth
+from limelight.ops.masks.mask import Lowered, Mask, Stored, check_depth
 from limelight.ops.masks.region import Extent, Region
 
 
@@ -21,7 +21,6 @@ class _Chain(Mask):
     masks: tuple[Mask, ...]
     depth: int = field(init=False, repr=False, compare=False)
     sign: ClassVar[str]
-    code: ClassVar[int]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "depth", check_depth(*self.masks))
@@ -74,28 +73,26 @@ class _Chain(Mask):
         return f"({f' {self.sign} '.join(mask.name() for mask in self.masks)})"
 
 
-class And(_Chain, kind="and"):
+class And(_Chain, kind="and", code=8):
     """What all of the masks allow."""
 
     sign = "&"
-    code = Code.AND
 
     def allowed(self, region: Region) -> Tensor:
         return reduce(torch.logical_and, (mask.allowed(region) for mask in self.masks))
 
 
-class Or(_Chain, kind="or"):
+class Or(_Chain, kind="or", code=9):
     """What at least one of the masks allows."""
 
     sign = "|"
-    code = Code.OR
 
     def allowed(self, region: Region) -> Tensor:
         return reduce(torch.logical_or, (mask.allowed(region) for mask in self.masks))
 
 
 @dataclass(frozen=True)
-class Not(Mask, kind="not"):
+class Not(Mask, kind="not", code=10):
     """What the mask forbids.
 
     Inside documents it applies in each document's own coordinates, as every rule does: what the
@@ -125,11 +122,11 @@ class Not(Mask, kind="not"):
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         program, tables = self.mask.lower(extent, device, first_table)
-        return Lowered((Code.NOT, *program), tables)
+        return Lowered((self.code, *program), tables)
 
     def program(self) -> tuple[int, ...] | None:
         program = self.mask.program()
-        return None if program is None else (Code.NOT, *program)
+        return None if program is None else (self.code, *program)
 
     def natural_extent(self) -> Extent | None:
         return self.mask.natural_extent()

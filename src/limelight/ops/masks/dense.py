@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.checks import check_broadcast, check_plain, shape_text
 from limelight.errors import DtypeError, ShapeError
 from limelight.ops.masks.drawing import table_text
-from limelight.ops.masks.mask import Code, Lowered, Mask, Stored
+from limelight.ops.masks.mask import Lowered, Mask, Stored
 from limelight.ops.masks.region import Extent, Region, part_of_table
 
 
@@ -30,7 +30,7 @@ def of_tensor(tensor: Tensor) -> Mask:
 
 
 @dataclass(frozen=True, eq=False)
-class Dense(Mask, kind="dense"):
+class Dense(Mask, kind="dense", code=6):
     """A bool tensor that broadcasts to `b h i j`."""
 
     tensor: Tensor
@@ -48,7 +48,7 @@ class Dense(Mask, kind="dense"):
         yield self.tensor
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
-        return Lowered((Code.DENSE, first_table), (self.tensor.to(device).expand(extent),))
+        return Lowered((self.code, first_table), (self.tensor.to(device).expand(extent),))
 
     def _fields(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         tensors[name] = self.tensor

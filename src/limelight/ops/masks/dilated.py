@@ -9,7 +9,7 @@ from torch import Tensor
 
 from limelight.ops.masks.band import between
 from limelight.ops.masks.counts import UNLIMITED, count, limit
-from limelight.ops.masks.mask import Code, Mask, Stored
+from limelight.ops.masks.mask import Mask, Stored
 from limelight.ops.masks.region import Region
 
 
@@ -32,7 +32,7 @@ def dilated(step: int, left: int | None = None, right: int | None = None) -> Mas
 
 
 @dataclass(frozen=True)
-class Dilated(Mask, kind="dilated"):
+class Dilated(Mask, kind="dilated", code=2):
     """Every `step`-th key around the query: p - left·step, ..., p, ..., p + right·step."""
 
     step: int
@@ -48,7 +48,7 @@ class Dilated(Mask, kind="dilated"):
     def program(self) -> tuple[int, ...]:
         low = -UNLIMITED if self.left is None else -self.left * self.step
         high = UNLIMITED if self.right is None else self.right * self.step
-        return (Code.STRIDE, self.step, low, high)
+        return (self.code, self.step, low, high)
 
     def _fields(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         return {"step": self.step, "left": self.left, "right": self.right}

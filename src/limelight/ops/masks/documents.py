@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limelight.errors import ShapeError
 from limelight.ops.masks.counts import counts
-from limelight.ops.masks.mask import Code, Lowered, Mask, Stored, as_mask, check_depth
+from limelight.ops.masks.mask import Lowered, Mask, Stored, as_mask, check_depth
 from limelight.ops.masks.region import Extent, Region
 
 
@@ -42,7 +42,7 @@ def documents(
 
 
 @dataclass(frozen=True, eq=False)
-class Documents(Mask, kind="documents"):
+class Documents(Mask, kind="documents", code=7):
     """Packed sequences: document t's queries see document t's keys, under the mask `inside`.
 
     `inside` applies in each document's own coordinates, as if the document stood alone.
@@ -103,7 +103,7 @@ class Documents(Mask, kind="documents"):
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         program, tables = (
-            (Code.DOCUMENTS, first_table, int(self.inside is not None)),
+            (self.code, first_table, int(self.inside is not None)),
             (self.bounds,),
         )
         if self.inside is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.checks import check_plain, check_whole
 from limelight.errors import OptionError, ShapeError
 from limelight.ops.masks.drawing import LISTED
-from limelight.ops.masks.mask import DRAWN, Code, Lowered, Mask, Stored
+from limelight.ops.masks.mask import DRAWN, Lowered, Mask, Stored
 from limelight.ops.masks.region import Extent, Region
 
 _MOST = (1 << 31) - 1
@@ -55,7 +55,7 @@ def without(pairs: Iterable[Sequence[int]] | Tensor) -> Mask:
 
 
 @dataclass(frozen=True, eq=False)
-class Without(Mask, kind="without"):
+class Without(Mask, kind="without", code=11):
     """All links but those of the table."""
 
     pairs: Tensor
@@ -78,7 +78,7 @@ class Without(Mask, kind="without"):
         return ~torch.isin(numbers, cut[:, 0] * (_MOST + 1) + cut[:, 1])[None, None]
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
-        return Lowered((Code.LINKS, first_table), (self.pairs.to(device),))
+        return Lowered((self.code, first_table), (self.pairs.to(device),))
 
     def _fields(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         return {"pairs": self.pairs.tolist()}

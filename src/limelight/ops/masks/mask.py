@@ -29,12 +29,6 @@ DEPTH = 128
 """How deep masks may nest: rules are evaluated by recursion, here and in the kernel."""
 
 
-class Code:
-    """What the kernel calls each rule (its own table in csrc has the same numbers)."""
-
-    BAND, STRIDE, SPAN, ANCHORS, BLOCKS, DENSE, DOCUMENTS, AND, OR, NOT, LINKS = range(1, 12)
-
-
 class Lowered(NamedTuple):
     """A mask as the kernel takes it: the rules in prefix order, and the tables they read."""
 
@@ -47,15 +41,26 @@ class Mask:
 
     kind: ClassVar[str]
     """what files call the rule"""
+    code: ClassVar[int]
+    """what the kernel calls it: the number of the class in csrc/masks/rules.h"""
     depth: int = 1
     """how many masks stand inside one another"""
     kinds: ClassVar[dict[str, type[Mask]]] = {}
     """all rules, by kind"""
 
-    def __init_subclass__(cls, *, kind: str | None = None) -> None:
-        if kind is not None:
-            cls.kind = kind
-            Mask.kinds[kind] = cls
+    def __init_subclass__(cls, *, kind: str | None = None, code: int | None = None) -> None:
+        if kind is None and code is None:  # a base that rules share
+            return
+        if kind is None or code is None:
+            raise TypeError(f"{cls.__name__} has kind {kind!r} and code {code}, expected both")
+        for rule in Mask.kinds.values():
+            if kind == rule.kind or code == rule.code:
+                raise TypeError(
+                    f"{cls.__name__} has kind {kind!r} and code {code}, "
+                    f"but {rule.__name__} has kind {rule.kind!r} and code {rule.code}"
+                )
+        cls.kind, cls.code = kind, code
+        Mask.kinds[kind] = cls
 
     # --- algebra ----------------------------------------------------------------------------------
 

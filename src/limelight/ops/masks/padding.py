@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.checks import shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.ops.masks.counts import counts
-from limelight.ops.masks.mask import Code, Lowered, Mask, Stored
+from limelight.ops.masks.mask import Lowered, Mask, Stored
 from limelight.ops.masks.region import Extent, Region
 
 
@@ -39,7 +39,7 @@ def _traced(lengths: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Padding(Mask, kind="padding"):
+class Padding(Mask, kind="padding", code=3):
     """Row b of the batch holds `lengths[b]` real keys, at its start or (side="left") at its end."""
 
     lengths: Tensor
@@ -72,7 +72,7 @@ class Padding(Mask, kind="padding"):
 
     def lower(self, extent: Extent, device: torch.device, first_table: int = 0) -> Lowered:
         at_end = int(self.side == "left")
-        return Lowered((Code.SPAN, first_table, at_end), (self.lengths.to(device),))
+        return Lowered((self.code, first_table, at_end), (self.lengths.to(device),))
 
     def _fields(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         return {"lengths": self.lengths.tolist(), "side": self.side}
