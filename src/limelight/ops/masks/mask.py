@@ -54,7 +54,8 @@ class Mask:
         if kind is None or code is None:
             raise TypeError(f"{cls.__name__} has kind {kind!r} and code {code}, expected both")
         for rule in Mask.kinds.values():
-            if kind == rule.kind or code == rule.code:
+            reloaded = (rule.__module__, rule.__name__) == (cls.__module__, cls.__name__)
+            if not reloaded and (kind == rule.kind or code == rule.code):
                 raise TypeError(
                     f"{cls.__name__} has kind {kind!r} and code {code}, "
                     f"but {rule.__name__} has kind {rule.kind!r} and code {rule.code}"
