@@ -214,7 +214,7 @@ def test_steps_end_in_the_output_and_follow_from_one_another(form: str):
         ({"head_size": 0}, "head_size must be"),
         ({"value_rank": 0}, "value_rank must be"),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1, found 1.0"),
-        ({"bias": "some"}, "bias must be 'none', 'inputs' or 'all', found 'some'"),
+        ({"bias": "some"}, "bias must be one of 'none', 'inputs', 'all', found 'some'"),
         ({"heads_see": "half"}, "heads_see must be 'all' or 'slice', found 'half'"),
         ({"heads_see": "slice", "kv_heads": 2}, "goes without kv_heads and value_rank"),
         ({"heads_see": "slice", "value_rank": 2}, "goes without kv_heads and value_rank"),

@@ -258,8 +258,7 @@ class Attention(nn.Module):
                 f"kv_heads must divide heads, "
                 f"found kv_heads = {self.kv_heads}, heads = {self.heads}"
             )
-        if bias not in ("none", "inputs", "all"):
-            raise OptionError(f"bias must be 'none', 'inputs' or 'all', found {bias!r}")
+        check_value("bias", bias, Biases)
         if self.heads_see not in ("all", "slice"):
             raise OptionError(f"heads_see must be 'all' or 'slice', found {self.heads_see!r}")
         if self.heads_see == "slice":

@@ -15,6 +15,7 @@ from limelight.fields import check_value
 from limelight.layers.attention import Attention
 from limelight.layers.cache import BlockCache
 from limelight.layers.feedforward import FeedForward
+from limelight.layers.linear import check_input
 from limelight.layers.norm import make_norm
 from limelight.layers.rotary import Rotation
 from limelight.ops.bias import Alibi
@@ -116,6 +117,7 @@ class Block(nn.Module):
         if x.ndim != 3 or x.shape[-1] != self.attention.width:
             shape = f"(b, n, m = {self.attention.width})"
             raise ShapeError(f"x has shape {shape_text(x)}, expected {shape}")
+        check_input(x, self.feedforward.up.weight)
         if cache is not None:
             check_value("cache", cache, BlockCache)
         self_cache, cross_cache = (None, None) if cache is None else cache

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from limelight.errors import OptionError
+from limelight.checks import check_same_device
+from limelight.errors import DtypeError, OptionError
 from limelight.ops.project import project
 
 
@@ -21,4 +23,12 @@ class Linear(nn.Linear):
             ) from None
 
     def forward(self, input: Tensor) -> Tensor:
+        check_input(input, self.weight)
         return project(input, self.weight, self.bias)
+
+
+def check_input(x: Tensor, weight: Tensor) -> None:
+    """Raise unless a layer with this weight takes `x`: autocast takes other types too."""
+    check_same_device("x", x, weight, "the layer")
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise DtypeError(f"x is {x.dtype}, expected {weight.dtype} as the layer")
