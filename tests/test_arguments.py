@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +18,8 @@ X = torch.randn(1, 2, 6, 8)
 MODEL = ll.Decoder(ll.Config.gpt2(vocabulary=8, width=8, layers=1, heads=2, context=8))
 BLOCK = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8))
 MANY = torch.ones(2, 2)
+with warnings.catch_warnings(action="ignore"):  # PyTorch says that their API may change
+    NESTED = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)])
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +107,24 @@ ENTRY_POINTS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda rec: rec.top(True, 0, "it"), "layer must be a whole number"),
     (lambda rec: rec.weights(0, torch.ones(2)), "head must be a whole number"),
     (lambda rec: rec.save(None), "a path must be a text or a Path"),
+    (lambda rec: rec.links(least="x"), "least must be a number, found 'x'"),
+    (lambda rec: rec.links(by=np.ones(2)), "by must be one of 'weight', 'value'"),
+    (lambda rec: ll.Recording(rec.text, None, rec.layers), "tokens must be a list, found None"),
+    (lambda rec: ll.Recording(rec.text, rec.tokens, (3,)), r"layers must be a list, found \(3,\)"),
+    (lambda rec: ll.Recording(rec.text, rec.tokens, MANY), "layers must be a list, found tensor"),
+    (lambda _: ll.Recording.of_weights(3, ["a"]), "weights must be a list, found 3"),
+    (lambda _: ll.Recording.of_weights("x", ["a"]), "weights of layer 0 must be a torch.Tensor"),
+    (lambda _: ll.Recording.of_weights([X[0]], None), "words must be a list, found None"),
+    (lambda _: ll.look(X.to_sparse()), "text is a sparse_coo tensor, expected a dense one"),
+    (lambda _: ll.cutting(MODEL, NESTED).__enter__(), "links must be a list"),
+    (lambda _: ll.load("minilm").embed(NESTED), "texts must be a list"),
+    (lambda _: ll.cause(MODEL, torch.ones(2, device="meta"), 0), "text is on meta"),
+    (lambda _: ll.Attention(8, heads=2, bias=np.ones(2)), "bias must be one of 'none', 'inputs'"),
+    (lambda _: ll.FeedForward(8)(X.int()), "x is torch.int32, expected torch.float32 as"),
+    (lambda _: ll.FeedForward(8)(X.to("meta")), "x is on meta, expected cpu as the layer"),
+    (lambda _: ll.Attention(8, heads=2)(X[0].double()), "x is torch.float64, expected"),
+    (lambda _: BLOCK(X[0].double()), "x is torch.float64, expected torch.float32 as the"),
+    (lambda _: ll.Recording.of_weights([X[0]], [1, 2]), "words must be a list of texts"),
 ]
 
 

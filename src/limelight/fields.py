@@ -75,6 +75,20 @@ def check_value(name: str, value: Any, hint: Any) -> None:
         raise OptionError(f"{name} must be {_in_words(hint)}, found {value!r}")
 
 
+def as_list(name: str, values: Iterable[T]) -> list[T]:
+    """What is given one by one, as a list.
+
+    >>> as_list("links", 3)
+    Traceback (most recent call last):
+    ...
+    limelight.errors.OptionError: links must be a list, found 3
+    """
+    try:
+        return list(values)
+    except (TypeError, RuntimeError):  # a tensor of one number or of nested ones has no length
+        raise OptionError(f"{name} must be a list, found {_short(values)}") from None
+
+
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """A function whose arguments are checked by their annotations before it runs.
 

@@ -22,21 +22,24 @@ from limelight.insight.worked.audit import audit
 from limelight.insight.worked.parsing import worked
 from limelight.models.tokens import Tokens
 from limelight.seeing.recording.stored import checksum
+from limelight.seeing.recording.tokens import plain_tokens
+from limelight.seeing.windows import read
 from limelight.training.loop import train
 from limelight.training.settings import Settings
 
 TEXT = "The animal didn't cross the street."
 WORDS = [b"null", b"-1", b"1e999", b'"x"', b"[]", b"{}", b"NaN", b"99999999999999999999", b"\xff"]
 
-RECORDING = "recording.safetensors"
+RECORDINGS = ("recording.safetensors", "windows.safetensors", "masked.safetensors")
 
 Reader = Callable[[Path], Any]
 
 
 def sources(folder: Path) -> dict[Path, Reader]:
     """A small file of each kind that we read, and how it is read."""
-    recording = folder / RECORDING
-    ll.look(TEXT).save(recording)
+    recordings = [folder / name for name in RECORDINGS]
+    for path, recording in zip(recordings, _recordings(), strict=True):
+        recording.save(path)
     settings = folder / "settings.toml"
     settings.write_text('[model]\nkind = "decoder"\nwidth = 16\nlayers = 1\nheads = 2\n')
     example = folder / "example.toml"
@@ -44,7 +47,7 @@ def sources(folder: Path) -> dict[Path, Reader]:
         (resources.files("limelight.insight") / "examples/causal.toml").read_bytes()
     )
     return {
-        recording: _strongest,
+        **dict.fromkeys(recordings, _strongest),
         settings: Settings.from_file,
         example: _audit,
         _gguf(folder / "model.gguf"): _look,
@@ -52,6 +55,26 @@ def sources(folder: Path) -> dict[Path, Reader]:
         **_files(_hugging_face(folder / "hf"), lambda changed: _look(changed.parent)),
         **_run(folder / "run"),
     }
+
+
+def _recordings() -> list[ll.Recording]:
+    """Of a text, of one in windows, and of a call with masks of every kind, a bias and a lens."""
+    model = ll.load("minilm")
+    long = read(model, "tick tock " * 60).recording
+    torch.manual_seed(0)
+    x = torch.randn(1, 2, 9, 4)
+    mask = (ll.window(3, 1) | ll.anchors([0])) & ll.padding([9]) & torch.rand(9, 9).gt(0.1)
+    mask &= ll.documents([4, 5], inside=ll.dilated(2)) & ll.blocks(
+        [[True, False, True]] * 2, (5, 4)
+    )
+    lens = ll.Lens(
+        top=2, value_top=2, entropy=True, distance=True, received=True, map=(3, 3), columns=(0, 1)
+    )
+    _, seen = ll.attend(
+        x, x, x, mask=mask & ll.without([(1, 1)]), bias=torch.randn(9, 9), lens=lens
+    )
+    text, tokens = plain_tokens(list("abcdefghi"))
+    return [ll.look(TEXT, model), long, ll.Recording(text, tokens, (seen,))]
 
 
 def _files(folder: Path, reader: Reader) -> dict[Path, Reader]:
@@ -142,6 +165,9 @@ def _strongest(path: Path) -> None:
     recording = ll.Recording.load(path)
     recording.strongest()
     recording.top(0, 0, -1)
+    recording.links()
+    recording.to_json()
+    recording.by_words()
     recording.steps(0, 0)
     recording.save(path.with_name("page.html"))
 
@@ -220,7 +246,7 @@ def drawn(
     damage = damaged
     if rng.random() < 0.5:
         by_value = mutated_json if path.suffix == ".json" else damaged
-        damage = forged if path.name == RECORDING else by_value
+        damage = forged if path.name in RECORDINGS else by_value
     return path, damage(rng, contents[path])
 
 

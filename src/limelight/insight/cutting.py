@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from limelight.checks import check_whole
 from limelight.errors import OptionError
+from limelight.fields import as_list
 from limelight.insight.runner import layer_of, through_the_seam
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.masks.dense import Dense
@@ -87,11 +88,7 @@ _Cuts = dict[int, dict[int, dict[int, list[int]]]]
 
 def _by_layer(links: Iterable[Link]) -> _Cuts:
     cuts: _Cuts = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    try:
-        several = list(links)
-    except TypeError:  # also a tensor of one number, which has no length
-        raise OptionError(f"links must be a list, found {links!r}") from None
-    for link in several:
+    for link in as_list("links", links):
         if not isinstance(link, Link):
             raise OptionError(f"links must be Links, found {link!r}")
         for name in ("layer", "head", "query", "key"):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from limelight.checks import check_tensor
-from limelight.errors import OptionError, UnavailableError
+from limelight.errors import DeviceError, OptionError, UnavailableError
 from limelight.insight.patching import DecoderPatcher, EncoderPatcher
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
@@ -154,7 +154,8 @@ def layer_of(call: AttentionCall) -> int:
 def _own(model: Encoder | Decoder, text: str | Tensor) -> Runner:
     device = next(model.parameters()).device
     if isinstance(text, Tensor):
-        ids, (prompt, tokens) = text.to(device), _numbered(text)
+        prompt, tokens = _numbered(text)
+        ids = text.to(device)
     elif model.tokens is None:
         raise UnavailableError("this model came without a tokenizer: give token ids, a tensor of n")
     else:
@@ -302,6 +303,8 @@ def _tokenized(
 
 def _numbered(inputs: Tensor) -> tuple[str, tuple[Token, ...]]:
     check_tensor("text", inputs)
+    if inputs.is_meta:
+        raise DeviceError("text is on meta, expected a device that holds numbers")
     if not inputs.ndim:
         raise OptionError("text must be the input of one text, found a tensor of one number")
     return plain_tokens([str(number) for number in range(len(inputs))])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limelight.errors import FileError, OptionError, UnavailableError
+from limelight.fields import as_list
 from limelight.files import check_path, read_text, writing
 from limelight.models.chat import render
 
@@ -197,11 +198,7 @@ def prompt_ids(tokens: Tokens | None, prompt: str | Sequence[int]) -> list[int]:
 
 
 def _checked(texts: Sequence[str]) -> list[str]:
-    try:
-        texts = list(texts)
-    except TypeError:  # also a tensor of one number, which has no length
-        kind = type(texts).__name__
-        raise OptionError(f"texts must be a list of them, found {kind}") from None
+    texts = as_list("texts", texts)
     for text in texts:
         if not isinstance(text, str):
             raise OptionError(f"a text must be a str, found {type(text).__name__}")

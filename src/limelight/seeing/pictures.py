@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from limelight.checks import shape_text
+from limelight.checks import check_tensor, shape_text
 from limelight.errors import FileError, LimelightError, OptionError, ShapeError, UnavailableError
 from limelight.files import is_file, read_json
 from limelight.models.decoder import Decoder
@@ -33,6 +33,8 @@ def is_picture(source: object) -> bool:
 
     Pixels are bytes or floats; whole numbers of more bytes are token ids, whatever their shape.
     """
+    if isinstance(source, Tensor):
+        check_tensor("text", source)
     if isinstance(source, Tensor | np.ndarray):
         pixels = torch.as_tensor(source[:0]) if source.ndim > 1 else None
         return pixels is not None and (pixels.is_floating_point() or pixels.dtype == torch.uint8)

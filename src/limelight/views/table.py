@@ -23,11 +23,13 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from limelight.checks import check_number
 from limelight.errors import UnavailableError
+from limelight.fields import check_value
 from limelight.files import writing
 from limelight.insight.salience import salient_links, strongest
 from limelight.insight.summary import summary
@@ -108,6 +110,8 @@ def _cell(token: Token) -> str:
 def _arrays(
     recording: Recording, layer: int | None, head: int | None, least: float, by: str
 ) -> dict[str, Any]:
+    least = check_number("least", least, "a number")
+    check_value("by", by, Literal["weight", "value"])
     parts: list[list[Any]] = [[] for _ in range(5)]
     numbers = recording.layer_numbers if layer is None else (layer,)
     heads = recording.head_numbers if head is None else (head,)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from limelight.checks import check_whole, shape_text
+from limelight.checks import check_tensor, check_whole, shape_text
 from limelight.errors import OptionError, ShapeError, UnavailableError
+from limelight.fields import as_list, check_value
 from limelight.files import check_path
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.spec import Lens
@@ -110,6 +111,8 @@ class Recording:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
+        for name, hint in _KINDS.items():
+            check_value(name, getattr(self, name), hint)
         if not self.layers:
             raise OptionError("a recording needs at least one layer, found none")
         heads = self.layers[0].extent.h
@@ -145,7 +148,10 @@ class Recording:
     ) -> Recording:
         """A recording of dense weights from elsewhere: `h n n` for each layer, and the words."""
         layers: list[Seen] = []
+        weights, words = as_list("weights", weights), as_list("words", words)
+        check_value("words", words, list[str])
         for layer, table in enumerate(weights):
+            check_tensor(f"weights of layer {layer}", table)
             if table.ndim != 3 or table.shape[1:] != (len(words), len(words)):
                 raise ShapeError(
                     f"weights of layer {layer} have shape {shape_text(table)}, "
@@ -321,6 +327,14 @@ class Recording:
         text = self.text if len(self.text) <= 60 else self.text[:57] + "..."
         return f"Recording of {len(self.tokens)} tokens, {size}: {text!r}"
 
+
+_KINDS: dict[str, Any] = {
+    "text": str, "tokens": tuple[Token, ...], "layers": tuple[Seen, ...], "model": str,
+    "made": Mapping, "layer_numbers": tuple[int, ...], "head_numbers": tuple[int, ...],
+    "queries": tuple[Token, ...], "query_text": str, "flows": tuple, "picture": Picture | None,
+    "windows": tuple[Window, ...],
+}  # fmt: skip
+"""What the fields of a recording hold."""
 
 _LAST = (1 << 31) - 1
 """The highest number of a layer or a head: tables of links hold them in 32 bits."""
