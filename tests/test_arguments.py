@@ -18,7 +18,9 @@ X = torch.randn(1, 2, 6, 8)
 MODEL = ll.Decoder(ll.Config.gpt2(vocabulary=8, width=8, layers=1, heads=2, context=8))
 BLOCK = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8))
 MANY = torch.ones(2, 2)
+SEEN = ll.attend(X, X, X, lens=ll.Lens(top=2))[1]
 with warnings.catch_warnings(action="ignore"):  # PyTorch says that their API may change
+    QUANTIZED = torch.quantize_per_tensor(torch.ones(1, 2), 1.0, 0, torch.qint8)
     NESTED = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)])
 
 
@@ -49,6 +51,16 @@ ENTRY_POINTS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: ll.AttentionCall(X, X, X).without([(1, 0)], renormalise=MANY), "renormalise must"),
     (lambda _: ll.Lens(columns=torch.tensor(1.5)), "columns must be a sequence of keys"),
     (lambda _: ll.Lens(columns=[MANY]), "columns must be whole numbers"),
+    (lambda _: ll.Lens(columns=NESTED), "columns must be a sequence of keys"),
+    (lambda _: ll.attend(X, X, X, impl=np.ones((2, 2))), "impl must be 'auto' or the name"),
+    (lambda _: SEEN.heads(None), "each head must be a whole number"),
+    (lambda _: SEEN.heads(["x"]), "head must be a whole number"),
+    (lambda _: SEEN.batch_row("x"), "row must be a whole number"),
+    (lambda _: SEEN.dense(None), "limit must be a whole number"),
+    (lambda _: ll.Seen.of_weights(X, "x"), "lens must be a Lens, found str"),
+    (lambda _: ll.Seen.of_weights(X.to(torch.complex64)), "weights are torch.complex64"),
+    (lambda _: ll.AttentionCall(X, X, X).scaled(X[..., :6].to(torch.float8_e4m3fn)), "factors"),
+    (lambda _: ll.without(QUANTIZED), "pairs is a quantized tensor"),
     (lambda _: ll.Attention(8, heads=2)(None), "x must be a torch.Tensor, found NoneType"),
     (lambda _: ll.Attention(8, heads=2, output=MANY), "output must be True or False"),
     (lambda _: ll.Attention(8, heads=2)(X[0], rotation=3), "rotation must be a Rotation, found 3"),

@@ -29,14 +29,16 @@ def check_tensor(name: str, tensor: Tensor) -> None:
     """Raise unless `tensor` is one that has a shape and strides: dense, not sparse or nested."""
     if not isinstance(tensor, Tensor):
         raise DtypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
-    if tensor.is_nested or tensor.layout is not torch.strided:
-        kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-        advice = (
-            "attend_packed takes sequences of unlike lengths laid end to end"
-            if tensor.is_nested
-            else "tensor.to_dense() makes it one"
-        )
-        raise DtypeError(f"{name} is a {kind} tensor, expected a dense one; {advice}")
+    if tensor.is_nested:
+        kind, advice = "nested", "attend_packed takes sequences of unlike lengths laid end to end"
+    elif tensor.layout is not torch.strided:
+        kind = str(tensor.layout).removeprefix("torch.")
+        advice = "tensor.to_dense() makes it one"
+    elif tensor.is_quantized:
+        kind, advice = "quantized", "tensor.dequantize() makes it one"
+    else:
+        return
+    raise DtypeError(f"{name} is a {kind} tensor, expected a dense one; {advice}")
 
 
 def check_plain(name: str, tensor: Tensor) -> Tensor:

@@ -7,14 +7,14 @@ from typing import Any, cast, overload
 import torch
 from torch import Tensor
 
-from limelight.errors import OptionError, UnavailableError
+from limelight.errors import UnavailableError
 from limelight.ops.backends import native
 from limelight.ops.backends.protocol import Extras
 from limelight.ops.backends.registry import Choice, Implementation, Name, choose
 from limelight.ops.bias import Alibi
 from limelight.ops.kernels import transformed
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.spec import Lens, Statistics
+from limelight.ops.lens.spec import Lens, Statistics, check_lens
 from limelight.ops.masks.mask import Mask
 from limelight.ops.problem import Problem, check_problem, exceeds, wide_type, widest
 
@@ -167,12 +167,6 @@ def compute_with_lens(
     backend, _ = choose(problem, impl, Extras(lse=True, lens=fitted))
     output, statistics = backend.attend_with_statistics(problem, fitted)
     return output, Seen.of_problem(problem, lens, statistics)
-
-
-def check_lens(lens: Lens) -> None:
-    """Raise unless it is one."""
-    if not isinstance(lens, Lens):
-        raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
 
 
 def explain_choice(

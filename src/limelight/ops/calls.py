@@ -35,7 +35,6 @@ from limelight.checks import check_flag, check_plain, check_whole
 from limelight.errors import OptionError, UnavailableError
 from limelight.ops.attend import (
     attend,
-    check_lens,
     compute,
     compute_with_lens,
     normaliser,
@@ -44,7 +43,7 @@ from limelight.ops.attend import (
 from limelight.ops.bias import Alibi
 from limelight.ops.call_sites import CallSites
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.spec import Lens
+from limelight.ops.lens.spec import Lens, check_lens
 from limelight.ops.masks.blocks import blocks
 from limelight.ops.masks.counts import counts
 from limelight.ops.masks.links import without

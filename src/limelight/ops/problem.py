@@ -223,7 +223,7 @@ def _check_factors(factors: Tensor, extent: Extent, query: Tensor) -> Tensor:
     factors = check_plain("factors", factors)
     check_same_device("factors", factors, query, "query")
     check_broadcast("factors", factors, "b h i j", tuple(extent))
-    if not factors.is_floating_point() or not bool((factors >= 0).all()):
+    if factors.dtype not in FLOATING or not bool((factors >= 0).all()):
         raise OptionError("factors must be a tensor of numbers of at least 0")
     return factors[(None,) * (4 - factors.ndim)]
 

@@ -28,6 +28,8 @@ class Choice(NamedTuple):
 
 def choose(problem: Problem, impl: Implementation, extras: Extras) -> tuple[Backend, str]:
     """The backend that serves a call, and why; raises where one requested by name cannot."""
+    if not isinstance(impl, str):
+        raise OptionError(f"impl must be 'auto' or the name of a backend, found {impl!r}")
     if impl != "auto":
         return _named(problem, impl, extras), "requested by name"
     obstacle: str | None = None

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from limelight.checks import check_rank
-from limelight.errors import OptionError
+from limelight.checks import FLOATING, check_plain, check_rank, check_whole
+from limelight.errors import DtypeError, OptionError
 from limelight.ops.backends.tiled import TILE
 from limelight.ops.lens.sources import Recomputed, Source, StoredWeights, as_index
-from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
+from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics, check_lens
 from limelight.ops.lens.statistics import statistics_of_weights
 from limelight.ops.lens.tensor_like import TensorLike
+from limelight.ops.masks.counts import counts
 from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
 
@@ -72,8 +73,11 @@ class Seen(TensorLike):
         The scores behind them are unknown: `lse` is 0 and `max_score` the largest log weight.
         """
         check_rank("weights", weights, "b h i j")
-        weights = weights.detach()
-        lens = lens or Lens()
+        if weights.dtype not in FLOATING:
+            raise DtypeError(f"weights are {weights.dtype}, expected float32 or another float type")
+        lens = Lens() if lens is None else lens
+        check_lens(lens)
+        weights = check_plain("weights", weights).detach()
         statistics = statistics_of_weights(weights, lens, value)
         return cls(
             Extent(*weights.shape), lens, statistics, StoredWeights(weights) if lens.keep else None
@@ -162,6 +166,7 @@ class Seen(TensorLike):
 
     def dense(self, limit: int = LIMIT) -> Tensor:
         """All weights, recomputed: `b h i j`; refused where they need more than `limit` bytes."""
+        check_whole("limit", limit, 0)
         b, h, i, j = self.extent
         size = b * h * i * j * self.dtype.itemsize
         if size > limit:
@@ -200,17 +205,17 @@ class Seen(TensorLike):
 
     def heads(self, heads: Sequence[int]) -> Seen:
         """What was seen of some of the heads, in the order given."""
-        for head in heads:
+        chosen = counts("head", heads)
+        for head in chosen:
             if not 0 <= head < self.extent.h:
                 raise OptionError(f"heads names head {head}, expected 0 to {self.extent.h - 1}")
-        if list(heads) == list(range(self.extent.h)):
+        if chosen == tuple(range(self.extent.h)):
             return self  # all of them: picking would copy, and unshare the keys of grouped heads
-        return self._part(self.extent._replace(h=len(heads)), heads=list(heads))
+        return self._part(self.extent._replace(h=len(chosen)), heads=list(chosen))
 
     def batch_row(self, row: int) -> Seen:
         """What was seen of one row of the batch, as a batch of one."""
-        if not 0 <= row < self.extent.b:
-            raise OptionError(f"row must be one of 0 to {self.extent.b - 1}, found {row}")
+        check_whole("row", row, 0, self.extent.b - 1)
         return self._part(self.extent._replace(b=1), row=row)
 
     def _part(self, extent: Extent, heads: list[int] | None = None, row: int | None = None) -> Seen:

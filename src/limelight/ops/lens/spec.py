@@ -91,7 +91,7 @@ class Lens:
         _check_cells(self.map)
         try:
             columns = tuple(self.columns)
-        except TypeError:  # also a tensor of one number, which has no length
+        except (TypeError, RuntimeError):  # a tensor of one number or a nested one has no length
             raise OptionError(
                 f"columns must be a sequence of keys, found {self.columns!r}"
             ) from None
@@ -168,6 +168,12 @@ def _fit_cells(cells: tuple[int, int] | None, extent: Extent) -> tuple[int, int]
     if cells is None:
         return None
     return min(cells[0], max(extent.i, 1)), min(cells[1], max(extent.j, 1))
+
+
+def check_lens(lens: Lens) -> None:
+    """Raise unless it is one."""
+    if not isinstance(lens, Lens):
+        raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
 
 
 def _whole_column(column: int) -> int:
