@@ -92,7 +92,7 @@ def attend(
     undropped = isinstance(dropout, float | int) and dropout == 0
     if bias is None and softcap is None and undropped and lens is None:
         program = () if mask is None else mask.program() if isinstance(mask, Mask) else None
-        if program is not None and impl in ("auto", "native"):
+        if program is not None and isinstance(impl, str) and impl in ("auto", "native"):
             output = native.attend_plain(query, key, value, program, scale)
             if output is not None:
                 return output
