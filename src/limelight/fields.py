@@ -76,12 +76,10 @@ def check_value(name: str, value: Any, hint: Any) -> None:
 
 
 def as_list(name: str, values: Iterable[T]) -> list[T]:
-    """What is given one by one, as a list.
+    """The values as a list, or an OptionError that names what has none.
 
-    >>> as_list("links", 3)
-    Traceback (most recent call last):
-    ...
-    limelight.errors.OptionError: links must be a list, found 3
+    >>> as_list("links", (3, 4))
+    [3, 4]
     """
     try:
         return list(values)
