@@ -11,7 +11,7 @@ namespace limelight::LIMELIGHT_ISA {
 constexpr double kForwardWorkPerThread = 4e5;  // multiply-adds that pay for waking another thread
 constexpr int64_t kMaxQueryFloats = 72 << 10;  // floats of queries and outputs of a job, and
 constexpr int64_t kMaxKeyFloats = 88 << 10;    // of keys and values: together they fit the second cache
-constexpr int64_t kMaxKeptFloats = 4 << 20;  // of weights that a lens keeps, unless one tile of queries needs more
+constexpr int64_t kMaxKeptFloats = 1 << 20;  // of weights that a lens keeps, unless one tile of queries needs more
 
 // Of queries, under a mask: more would see so many keys that a window did not fit.
 constexpr int64_t kMaskedTiles = kBlockRows / kForwardQueries;

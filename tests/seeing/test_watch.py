@@ -16,6 +16,7 @@ from hf_models import (
 from watch_checks import GREEDY, IDS, LENS, check_statistics
 
 import limelight as ll
+from limelight import _kernels
 from limelight.errors import OptionError, UnavailableError
 
 
@@ -57,6 +58,24 @@ def test_keys_of_a_growing_cache_are_held_once():
         model.generate(IDS, **GREEDY, max_new_tokens=6)
     keys = [seen.source.problem.key for seen in watched.calls(1)]
     assert len({key.untyped_storage().data_ptr() for key in keys}) == 1
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
+def test_a_watched_call_is_computed_once(name, monkeypatch):
+    """What transformers gets back and what the lens records come from one sweep of the kernel."""
+    sweeps: list[str] = []
+    for kind in ("forward", "lens_forward"):
+        kernel = getattr(_kernels, kind)
+
+        def counted(*arguments, kind=kind, kernel=kernel):
+            sweeps.append(kind)
+            return kernel(*arguments)
+
+        monkeypatch.setattr(_kernels, kind, counted)
+    model = DECODERS[name]()
+    with torch.no_grad(), ll.watch(model, LENS):
+        model(IDS)
+    assert sweeps == ["lens_forward"] * model.config.num_hidden_layers
 
 
 def test_each_forward_call_is_a_pass():

@@ -158,7 +158,7 @@ def compute_with_lens(
             "a lens cannot look into torch.compile, torch.vmap or another transform: "
             "call attend with lens= outside of it"
         )
-    if lens == Lens(keep=lens.keep):  # nothing to note but what attention gives anyway
+    if lens.is_bare:
         output, lse = compute(problem, impl)
         return output, Seen.of_problem(
             problem, lens, Statistics(lse.detach().to(wide_type(problem)))

@@ -43,7 +43,7 @@ from limelight.ops.attend import (
 from limelight.ops.bias import Alibi
 from limelight.ops.call_sites import CallSites
 from limelight.ops.lens.seen import Seen
-from limelight.ops.lens.spec import Lens, check_lens
+from limelight.ops.lens.spec import Lens, Statistics, check_lens
 from limelight.ops.masks.blocks import blocks
 from limelight.ops.masks.counts import counts
 from limelight.ops.masks.links import without
@@ -154,11 +154,16 @@ class AttentionCall:
             return self.compute()
         problem = self._problem()
         lenses = list(dict.fromkeys(request.lens for request in self._requests))
-        # One lens is served by the sweep that makes the output; each further one takes its own.
+        lenses.sort(key=lambda lens: lens.is_bare)
+        # One lens is served by the sweep that makes the output; each further one that records more
+        # than every sweep gives takes its own.
         output, seen = compute_with_lens(problem, lenses[0])
         seen_by = {lenses[0]: seen}
         for lens in lenses[1:]:
-            seen_by[lens] = compute_with_lens(problem, lens)[1]
+            if lens.is_bare:
+                seen_by[lens] = Seen.of_problem(problem, lens, Statistics(seen.lse))
+            else:
+                seen_by[lens] = compute_with_lens(problem, lens)[1]
         for request in self._requests:
             request.seen.append(seen_by[request.lens])
         return output

@@ -105,6 +105,11 @@ class Lens:
         ]
         return f"Lens({', '.join(shown)})"
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether it records nothing but the log-sum-exp, which attention gives anyway."""
+        return self == Lens(keep=self.keep)
+
     def fit(self, extent: Extent) -> Lens:
         """The lens for a call of this extent: columns counted from 0, maps no finer than it."""
         columns = tuple(column + extent.j if column < 0 else column for column in self.columns)
