@@ -27,11 +27,15 @@ def main() -> int:
     options = parser.parse_args()
     print(f"fuzz: seed {options.seed}, {options.minutes:g} minutes", flush=True)
     failures = 0
-    counts = {"attention": 0, "refusals": 0, "files": 0}
+    counts = {"attention": 0, "sinks": 0, "refusals": 0, "files": 0}
     with tempfile.TemporaryDirectory() as folder:
         readers = files.sources(Path(folder))
         contents = {path: path.read_bytes() for path in readers}
-        checks = {"attention": attention.check, "refusals": attention.check_refusals}
+        checks = {
+            "attention": attention.check,
+            "sinks": attention.check_sinks,
+            "refusals": attention.check_refusals,
+        }
         end, case = time.monotonic() + 60 * options.minutes, options.seed << 24
         while time.monotonic() < end and failures < 10:
             for kind in counts:

@@ -149,10 +149,16 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, table: np.ndarray | None, **options:
     return output.detach(), weights.detach(), grads
 
 
-def check(seed: int) -> None:
+def check_sinks(seed: int) -> None:
+    """The same call beside a sink for each head."""
+    check(seed, with_sinks=True)
+
+
+def check(seed: int, with_sinks: bool = False) -> None:
     """One random call: forward, backward, lens, dropout, packed and decode, each in every form.
 
-    Raises where one is not right.
+    Raises where one is not right. The seed alone makes the call, with sinks or without: new draws
+    belong after the old ones, or saved cases become others.
     """
     rng = random.Random(seed)
     torch.manual_seed(seed)
@@ -169,7 +175,7 @@ def check(seed: int) -> None:
     options = {"scale": rng.choice([d**-0.5, 0.2, -0.5]), "softcap": rng.choice([None, None, 5.0])}
     grad = torch.randn(b, h, i, e).to(dtype)
     table = None if mask is None else table_of(mask, i, j, b, h)
-    sinks = torch.randn(h) * 3 if rng.random() < 0.3 else None
+    sinks = torch.randn(h) * 3 if with_sinks else None
     exact = oracle(q, k, v, table, bias=bias, grad=grad, sinks=sinks, **options)
     call = {**options, "bias": bias, "mask": None if mask is None else built(mask)}
 

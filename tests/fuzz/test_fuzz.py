@@ -20,6 +20,11 @@ def test_attention_agrees_with_the_oracle(seed: int) -> None:
     attention.check(seed)
 
 
+@pytest.mark.parametrize("seed", seeds("sinks", 10))
+def test_a_random_call_beside_sinks_follows_the_oracle(seed: int) -> None:
+    attention.check_sinks(seed)
+
+
 def test_wrong_arguments_are_refused_in_words(untyped: None) -> None:
     for seed in seeds("refusals", 60):
         attention.check_refusals(seed)
