@@ -75,10 +75,10 @@ def run(seed: int = 0) -> Study:
             _beside("time on one thread", times, grows, ran, _duration),
             _beside("memory beyond input", memory, memory_powers, ran, _amount),
         ),
-        notes="The comparisons are the documents' table, and the claim is true of them and of a "
-        "program that stores them. The exact result needs no such memory, and a window or linear "
-        "attention not even the time. Times are of this machine; ≈ and dots mark what was "
-        "not run and follows from the exponent.",
+        notes="The claim is true of the number of comparisons, and of a program that stores them "
+        "all. Exact attention need not store them, and a window or linear attention saves the time "
+        "as well. Times are from one machine; ≈ and dots mark values that were not measured but "
+        "extrapolated by the exponent.",
         details={
             "comparisons": {n: n * n for n in TABLE},
             "time exponents": grows,

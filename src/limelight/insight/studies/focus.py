@@ -49,9 +49,10 @@ def run(seed: int = 0) -> Study:
             ),
         ),
         seed=seed,
-        notes=f"At the longest, a scale twice as sharp leaves {wasted['scale x 2'][-1]:.2f} and a "
-        f"softcap of 4 {wasted['softcap 4'][-1]:.2f}, for it keeps scores less apart. A window "
-        "helps only because the right key is near. A trained model learns its margins.",
+        notes=f"At n {LENGTHS[-1]:,}, twice the scale leaves {wasted['scale x 2'][-1]:.2f} on "
+        f"irrelevant tokens, and a softcap of 4 leaves {wasted['softcap 4'][-1]:.2f}, because it "
+        "compresses the differences between scores. A window helps only because the right key is "
+        "near. A trained model learns its margins.",
         details={"wasted": wasted},
     )
 

@@ -63,8 +63,8 @@ def run(seed: int = 0) -> Study:
             ),
         ),
         seed=seed,
-        notes="ALiBi without a causal mask knows distance and no direction: reading backwards "
-        f"gives it the same scores, so it stays near chance here ({learned['ALiBi']:.2f}).",
+        notes="ALiBi without a causal mask encodes distance but not direction: a reversed text has "
+        f"the same scores, so accuracy stays near chance ({learned['ALiBi']:.2f}).",
         details={"moved": moved, "accuracy": learned},
     )
 

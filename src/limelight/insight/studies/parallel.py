@@ -150,11 +150,11 @@ def _notes(steps: dict[str, list[int]], ratios: Sequence[float]) -> str:
         even = f"here the two take the same time at about {passing:,.0f} tokens"
     return (
         f"For {LENGTHS[-1]:,} tokens the LSTM's chain is {steps['LSTM'][-1]:,} operations long, "
-        f"attention's {steps['attention'][-1]}: a machine that does everything at once has that "
-        f"much less to wait for. On one thread the work counts instead, n·d² against n·d² + n²·d, "
-        f"so attention is ahead on texts that are short for their width; {even}. What a machine "
-        f"with thousands of units gains was not measured. While a text is being generated, "
-        f"attention goes one by one, too."
+        f"attention's {steps['attention'][-1]}: with unlimited parallel hardware, that is how long "
+        f"each would take. On one thread the amount of work counts instead, n·d² against "
+        f"n·d² + n²·d, so attention is faster on texts that are short for their width; {even}. The "
+        f"gain on hardware with thousands of units was not measured. While a text is being "
+        f"generated, attention is sequential, too."
     )
 
 

@@ -86,7 +86,7 @@ class Audit(Result):
         if self.mismatches:
             parts.append(
                 f"{len(self.mismatches)} of {self.checked} printed numbers do not follow "
-                "from what stands before them"
+                "from the ones before them"
             )
         elif self.checked:
             parts.append(f"all {self.checked} printed numbers follow")
