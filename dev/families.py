@@ -248,11 +248,12 @@ def watched_run(model: nn.Module, inputs: dict[str, Any]) -> Run:
             with ll.watch(model, ll.Lens(top=2)) as watched:
                 model(**inputs)
         except LimelightError as error:
-            return Run(refused=str(error).partition(":")[0][:90], ran=frozenset(ran))
+            reason, *_ = re.split(" instead of |:", str(error))  # without what to do about it
+            return Run(refused=reason, ran=frozenset(ran))
         except Exception as error:
             if "output_attentions" not in "".join(getattr(error, "__notes__", ())):
                 raise
-            return Run(refused="it fails when it is asked for its weights", ran=frozenset(ran))
+            return Run(refused="it fails with output_attentions=True", ran=frozenset(ran))
         finally:
             hook.remove()
     words = next((str(each.message) for each in said if "did not see" in str(each.message)), "")
@@ -510,16 +511,17 @@ def page(rows: list[Row]) -> str:
         f"Written by `dev/families.py` with transformers {transformers.__version__}: {totals}; "
         f"{ran} of {len(rows)} were run.",
         "",
-        "- **fused**: `watch` sees every call, exact, out of the kernel.",
-        "- **dense**: the model computes attention with a softmax of its own and gives its weights",
-        "  back (`output_attentions`): recorded from these, and `recording.made` says so.",
-        "- **in part**: the modules named compute by themselves, unseen; a warning names them.",
-        "- **refused**: nothing can be seen of it; a warning or an error says so in words.",
-        "- **none**: its models made no attention call.",
-        "- *run*: tiny models with random weights were run; *read*: its source was read, for the",
-        "  reason that is given.",
+        "- **fused**: `watch` sees every call, with exact weights from the kernel.",
+        "- **dense**: the model computes attention with a softmax of its own and returns its",
+        "  weights (`output_attentions`); these are recorded, and `recording.made` says so.",
+        "- **in part**: the modules in the last column compute attention themselves and are not",
+        "  seen; a warning names them.",
+        "- **refused**: none of the model's attention can be seen; a warning or an error says so.",
+        "- **none**: the models made no attention call.",
+        "- *run*: tiny models with random weights were run; *read*: only the source was read, for",
+        "  the reason given.",
         "",
-        "| family | seen | known by | computes by itself |",
+        "| family | seen | known by | not seen |",
         "|---|---|---|---|",
         *(f"| {row.family} | {row.seen} | {row.known} | {row.note} |" for row in rows),
         "",
