@@ -1,4 +1,4 @@
-"""Doctests in docstrings are shown as code: without a fence their output would read as links."""
+"""Show doctests in docstrings as code: without a fence, brackets in them would read as links."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import griffe
 
 
 class Doctests(griffe.Extension):
-    """Fences every run of lines that begins with a prompt and ends with an empty line."""
+    """Fences each doctest, from its first prompt to the next empty line."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Called for each object that is read."""
+        """Called by griffe for each object that it reads."""
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
 

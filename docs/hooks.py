@@ -1,6 +1,6 @@
-"""What is done to the pages when the site is built: public names are listed, formulas are drawn.
+"""Hooks of the site's build: they list public names in the reference and convert formulas.
 
-Formulas become MathML, which browsers draw themselves: no script, nothing fetched.
+Formulas become MathML, which browsers render themselves: no script, nothing fetched.
 """
 
 from __future__ import annotations
@@ -17,25 +17,24 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """`<!-- names: ops layers -->` becomes the names whose home begins with one of these."""
+    """Replace `<!-- names: ops layers -->` by the public names whose modules begin with these."""
 
-    def named(match: re.Match[str]) -> str:
-        begins = tuple(match.group(1).split())
-        homes = [
+    def directives(match: re.Match[str]) -> str:
+        prefixes = tuple(match.group(1).split())
+        return "\n\n".join(
             f"::: limelight.{home}.{name}"
             for name, home in limelight._HOME.items()
-            if home.startswith(begins)
-        ]
-        return "\n\n".join(homes)
+            if home.startswith(prefixes)
+        )
 
-    return re.sub(r"<!-- names: ([\w ]+) -->", named, markdown)
+    return re.sub(r"<!-- names: ([\w ]+) -->", directives, markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Every formula as MathML: `$…$` within a line, `$$…$$` by itself."""
+    """Convert every formula to MathML: `$…$` inline, `$$…$$` as a block."""
 
-    def drawn(match: re.Match[str]) -> str:
+    def mathml(match: re.Match[str]) -> str:
         display = "inline" if match.group(1) == "span" else "block"
         return convert(unescape(match.group(2)).strip(), display=display)
 
-    return _FORMULA.sub(drawn, html)
+    return _FORMULA.sub(mathml, html)

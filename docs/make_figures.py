@@ -1,4 +1,4 @@
-"""Draw the pictures of the README, by running what they show.
+"""Draw the README's figures and take its screenshot of the page.
 
     .venv/bin/python docs/make_figures.py
 
@@ -23,14 +23,14 @@ SENTENCE = "The animal didn't cross the street because it was too tired."
 
 
 def main() -> None:
-    """Draw everything anew."""
+    """Replace all figures and the screenshot."""
     FOLDER.mkdir(exist_ok=True)
-    for name, each in drawn().items():
-        figure.save_figure(each, FOLDER / f"{name}.png")
+    for name, drawing in drawn().items():
+        figure.save_figure(drawing, FOLDER / f"{name}.png")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "attention.html"
         ll.look(SENTENCE).save(page)
-        photograph(page)
+        save_screenshot(page)
 
 
 def drawn() -> dict[str, Figure]:
@@ -44,8 +44,8 @@ def drawn() -> dict[str, Figure]:
     }
 
 
-def photograph(page: Path) -> None:
-    """The page in a browser."""
+def save_screenshot(page: Path) -> None:
+    """Open the page in a browser and save what it shows."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

@@ -1,11 +1,11 @@
-"""Fill in every number, table and figure of the guide, by running what they are about.
+"""Fill in every number, table and figure of the guide, by running the code that they describe.
 
-    .venv/bin/python docs/make_guide.py            # write pages and slides anew
-    .venv/bin/limelight study NAME --to docs/studies   # measure a study anew
+    .venv/bin/python docs/make_guide.py                # rewrite pages and slides
+    .venv/bin/limelight study NAME --to docs/studies   # measure a study again
 
-A page marks what is made: `<!-- made: step query -->` … `<!-- end -->`, on lines of their own or
-within one; the words after `made:` name a function below and its arguments. A test compares the
-pages with what this gives.
+Generated parts stand between `<!-- made: step query -->` and `<!-- end -->`, on lines of their own
+or within one; the words after `made:` name a function below and its arguments. A test compares the
+pages with the output of this script.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cell(name: str, row: str, column: str, example: str = "apple-phones") -> str
 
 
 def audit(example: str = "apple-phones") -> str:
-    """What is printed and does not follow."""
+    """The printed numbers that do not follow from the ones before them."""
     return ll.worked(example).audit().table().markdown()
 
 
@@ -59,7 +59,7 @@ def top(query: str, layer: str, head: str) -> str:
 
 
 def study(name: str) -> str:
-    """A study as it was measured last: its verdict, its checks and its figure."""
+    """The stored measurement of a study: its verdict, its checks and its figure."""
     result = read_study(name)
     claim = result.claim[0].upper() + result.claim[1:].rstrip(".")
     tables = [replace(result.table(), title=""), *result.tables]
@@ -69,7 +69,7 @@ def study(name: str) -> str:
 
 
 def read_study(name: str) -> Study:
-    """A study out of its JSON; its verdict and which checks hold are computed anew."""
+    """A study from its JSON; the verdict and which checks hold are recomputed."""
     stored = json.loads((FOLDER / "studies" / f"{name}.json").read_text(encoding="utf-8"))
     del stored["verdict"]
     for check in stored["checks"]:
@@ -91,7 +91,7 @@ def row(query: str, layer: str, head: str, *keys: str) -> str:
 
 
 def compare(query: str, layer: str, head: str) -> str:
-    """What a token attends to in the sentence of the guide and in its twin."""
+    """What a token attends to in the sentence of the guide, ending in "tired" or in "wide"."""
     rows = [
         (word, *(f"{token} {weight:.3f}" for token, weight in links[:3]))
         for word in ("tired", "wide")
@@ -142,7 +142,7 @@ MAKERS: dict[str, Callable[..., str]] = {
 
 
 def filled(page: str) -> str:
-    """A page with everything in it made anew."""
+    """A page with its generated parts up to date."""
 
     def replacement(match: re.Match[str]) -> str:
         name, *words = match.group(2).split()
@@ -154,12 +154,12 @@ def filled(page: str) -> str:
 
 
 def pages() -> list[Path]:
-    """Every page that may hold something made."""
+    """Every page that may have generated parts."""
     return sorted(FOLDER.rglob("*.md"))
 
 
 def main() -> None:
-    """Write all pages and slides anew."""
+    """Rewrite all pages and slides."""
     for path in pages():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     save_slides(ll.worked("apple-phones"), FOLDER / "figures" / "worked")

@@ -89,7 +89,7 @@ token much weight and still take little from it.
   weights.
 - **Copying**: an opening token is followed by random tokens, twice. *Induction* is the weight on
   the token that came next the first time, *duplicate token* the weight on the same token. *Same
-  token* is result on text. Chance is uniform weights.
+  token* is measured on text. Chance is uniform weights.
 - **Retrieval** (Wu et al. 2024): of the needle's tokens that the model copies, the share for which
   the head's strongest key is that very token in the needle.
 - **Syntax and coreference**: the share of sentences in which a word's strongest key is the word it

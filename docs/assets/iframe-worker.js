@@ -1,4 +1,4 @@
-// The site's search runs in a worker, which browsers refuse to pages opened from the file system. There the
+// The site's search runs in a worker, which browsers do not allow to pages opened from the file system. There the
 // same script runs in a hidden frame instead.
 class FrameWorker extends EventTarget {
   /** @param {string | URL} url the worker's script */
@@ -13,8 +13,8 @@ class FrameWorker extends EventTarget {
     inside.document.close();
     inside.postMessage = (/** @type {unknown} */ data) => this.dispatchEvent(new MessageEvent("message", { data }));
     const script = inside.document.createElement("script");
-    /** Messages wait until the script listens. */
-    this.listens = new Promise((resolve) => script.addEventListener("load", resolve));
+    /** Messages wait until the script has loaded. */
+    this.loaded = new Promise((resolve) => script.addEventListener("load", resolve));
     this.inside = inside;
     script.src = String(url);
     inside.document.documentElement.append(script);
@@ -22,7 +22,7 @@ class FrameWorker extends EventTarget {
 
   /** @param {unknown} data */
   async postMessage(data) {
-    await this.listens;
+    await this.loaded;
     this.inside.dispatchEvent(new MessageEvent("message", { data }));
   }
 }
