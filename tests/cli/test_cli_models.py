@@ -1,4 +1,4 @@
-"""`limelight generate` and `limelight embed`, as a person runs them."""
+"""`limelight generate` and `limelight embed`, run from the command line."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_generate_streams_the_text() -> None:
     assert run("generate", "smollm2", PROMPT, "--max-tokens", "4") == f"{PROMPT} Paris.\n\n\n"
 
 
-def test_generate_json() -> None:
-    found = json.loads(
+def test_generate_prints_json() -> None:
+    result = json.loads(
         run("generate", "smollm2", PROMPT, "--max-tokens", "6", "--stop", ".", "--json")
     )
-    assert found["prompt"] == PROMPT
-    assert found["text"] == " Paris"
-    assert found["ended"] == "stop"
-    assert len(found["ids"]) == 2
+    assert result["prompt"] == PROMPT
+    assert result["text"] == " Paris"
+    assert result["ended"] == "stop"
+    assert len(result["ids"]) == 2
 
 
 def test_generate_options_reach_the_model(tmp_path: Path) -> None:
@@ -59,22 +59,22 @@ def test_generate_options_reach_the_model(tmp_path: Path) -> None:
     )
 
 
-def test_generate_refuses_before_loading(untyped: None) -> None:
+def test_generate_refuses_wrong_options_and_encoders(untyped: None) -> None:
     with pytest.raises(OptionError, match="temperature must be at least 0"):
         run("generate", "smollm2", PROMPT, "--temperature", "-1")
     with pytest.raises(OptionError, match="'minilm' is an encoder"):
         run("generate", "minilm", PROMPT)
 
 
-def test_beams_refuse_options_of_drawing(untyped: None) -> None:
+def test_beams_refuse_sampling_options(untyped: None) -> None:
     options = ["--beams", "4", "--temperature", "0.8", "--top-k", "5", "--seed", "1"]
-    words = "--beams 4 draws nothing: it goes without --temperature, --top-k, --seed"
-    with pytest.raises(OptionError, match=words):
+    message = "--beams 4 samples nothing: leave out --temperature, --top-k, --seed"
+    with pytest.raises(OptionError, match=message):
         run("generate", "smollm2", PROMPT, *options)
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "words"),
+    ("option", "value", "message"),
     [
         ("--max-tokens", "-1", "max_tokens must be a whole number of at least 0, found -1"),
         ("--stop", "", "stop must be a list of strings that are not empty"),
@@ -82,18 +82,18 @@ def test_beams_refuse_options_of_drawing(untyped: None) -> None:
 )
 @pytest.mark.parametrize("beams", ["1", "2"])
 def test_generate_prints_nothing_before_it_refuses(
-    tmp_path: Path, option: str, value: str, words: str, beams: str
+    tmp_path: Path, option: str, value: str, message: str, beams: str
 ) -> None:
-    ll.save(letters(ll.Config.gpt2), tmp_path)
+    ll.save(letter_model(ll.Config.gpt2), tmp_path)
     options = [option, value, "--beams", beams]
     result = CliRunner().invoke(app, ["generate", str(tmp_path), "abc", *options])
     assert isinstance(result.exception, OptionError)
-    assert words in str(result.exception)
+    assert message in str(result.exception)
     assert result.stdout == ""
 
 
-def letters(preset: Any) -> Any:
-    """A small model of the alphabet at random."""
+def letter_model(preset: Any) -> Any:
+    """A small random model whose tokens are letters."""
     config = preset(vocabulary=27, width=16, layers=1, heads=2, context=16)
     model = ll.Decoder(config) if config.kind == "decoder" else ll.Transformer(config)
     alphabet = Tokens.characters("abcdefghijklmnopqrstuvwxyz").tokenizer
@@ -102,22 +102,22 @@ def letters(preset: Any) -> Any:
 
 
 def test_a_prompt_that_does_not_fit_is_not_printed(tmp_path: Path) -> None:
-    ll.save(letters(ll.Config.gpt2), tmp_path)
+    ll.save(letter_model(ll.Config.gpt2), tmp_path)
     result = CliRunner().invoke(app, ["generate", str(tmp_path), "a" * 17])
     assert isinstance(result.exception, OptionError)
     assert result.stdout == ""
 
 
 def test_generate_takes_the_folder_of_a_run(tmp_path: Path) -> None:
-    model = letters(ll.Config.gpt2)
+    model = letter_model(ll.Config.gpt2)
     ll.save(model, tmp_path / "run" / "step-00000500")
     expected = ll.generate(model, "abc", max_tokens=5).text
     assert run("generate", str(tmp_path / "run"), "abc", "--max-tokens", "5") == f"abc{expected}\n"
 
 
 @pytest.mark.parametrize("beams", ["1", "2"])
-def test_an_encoder_decoder_s_text_stands_alone(tmp_path: Path, beams: str) -> None:
-    model = letters(ll.Config.transformer2017)
+def test_an_encoder_decoder_prints_the_target_alone(tmp_path: Path, beams: str) -> None:
+    model = letter_model(ll.Config.transformer2017)
     ll.save(model, tmp_path)
     how = ll.Beam(2) if beams == "2" else None
     expected = ll.generate(model, "abc", max_tokens=5, how=how).text
@@ -126,35 +126,35 @@ def test_an_encoder_decoder_s_text_stands_alone(tmp_path: Path, beams: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "error", "words"),
+    ("name", "error", "message"),
     [
         ("x.foo", FileError, "must end in .* found 'x.foo'"),
         ("none/x.html", FileError, "none/x.html: cannot be written"),
     ],
 )
 def test_translate_refuses_before_it_translates(
-    tmp_path: Path, name: str, error: type[Exception], words: str
+    tmp_path: Path, name: str, error: type[Exception], message: str
 ) -> None:
-    ll.save(letters(ll.Config.transformer2017), tmp_path)
+    ll.save(letter_model(ll.Config.transformer2017), tmp_path)
     options = ["abc", "--save", str(tmp_path / name)]
     result = CliRunner().invoke(app, ["translate", str(tmp_path), *options])
     assert isinstance(result.exception, error)
-    assert re.search(words, str(result.exception))
+    assert re.search(message, str(result.exception))
     assert result.stdout == ""
 
 
-def test_version() -> None:
+def test_the_version_is_printed() -> None:
     assert run("--version") == f"limelight {ll.__version__}\n"
 
 
 def test_errors_are_one_line() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "limelight", "generate", "no/such/model", "x"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.startswith("limelight: no/such/model: no such file or folder")
-    assert done.stderr.count("\n") == 1
+    assert process.returncode == 2
+    assert process.stderr.startswith("limelight: no/such/model: no such file or folder")
+    assert process.stderr.count("\n") == 1
 
 
 def test_embed_writes_npy_and_parquet(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_embed_writes_npy_and_parquet(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_embed_refuses(tmp_path: Path) -> None:
+def test_embed_refuses_bad_input_and_output(tmp_path: Path) -> None:
     source = tmp_path / "lines.txt"
     with pytest.raises(FileError, match=r"lines\.txt: cannot be read: No such file"):
         run("embed", str(source))

@@ -37,7 +37,7 @@ def test_scalings_survive_a_file(scaling: Any):
     assert Config.from_dict(json.loads(json.dumps(config.as_dict()))) == config
 
 
-def test_presets_are_what_they_say():
+def test_presets_have_the_published_sizes():
     parameters = {
         # Sizes as published: BERT base without pooler, GPT-2 small.
         "bert": (Encoder, Config.bert(), 108_891_648),
@@ -55,7 +55,7 @@ def test_presets_are_what_they_say():
     assert sum(parameter.numel() for parameter in base.parameters()) // 10**6 in (63, 64, 65)
 
 
-def test_changes_keep_proportions():
+def test_changed_configs_keep_proportions():
     assert Config.gpt2(width=64, heads=4).hidden == 256
     assert Config.transformer2017(width=64).hidden == 256
     assert Config.transformer2017(width=64, hidden=100).hidden == 100
@@ -66,7 +66,7 @@ def test_changes_keep_proportions():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"width": 0}, "width must be a whole number of at least 1, found 0"),
         ({"layers": 2.0}, "layers must be a whole number of at least 1, found 2.0"),
@@ -100,20 +100,20 @@ def test_changes_keep_proportions():
         ({"tied": "no"}, "tied must be true or false, found 'no'"),
         ({"order": ["pre"]}, r"order must be one of .*, found \['pre'\]"),
         ({"heads_see": "half"}, "heads_see must be one of 'all', 'slice', found 'half'"),
-        ({"heads_see": "slice", "kv_heads": 2}, "goes without kv_heads and value_rank"),
-        ({"heads_see": "slice", "value_rank": 2}, "goes without kv_heads and value_rank"),
+        ({"heads_see": "slice", "kv_heads": 2}, "needs kv_heads = heads .* found kv_heads = 2"),
+        ({"heads_see": "slice", "value_rank": 2}, "no value_rank, found .* value_rank = 2"),
         ({"heads_see": "slice", "heads": 5, "head_size": 2}, "found width = 768, heads = 5"),
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_wrong_combinations_fail_in_words(changes: dict[str, Any], words: str):
-    with pytest.raises(OptionError, match=words):
+def test_wrong_combinations_raise(changes: dict[str, Any], message: str):
+    with pytest.raises(OptionError, match=message):
         Config.gpt2(**changes)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.usefixtures("untyped")
-def test_a_width_that_is_no_number_is_named(preset: Any):
+def test_a_width_that_is_not_a_number_is_named(preset: Any):
     with pytest.raises(OptionError, match="width must be a whole number of at least 1, found 'a'"):
         preset(width="a")
 
@@ -123,30 +123,30 @@ def test_a_width_that_is_no_number_is_named(preset: Any):
     [Config.gpt2, Config.llama, Config.bert, Config.transformer2017],
     ids=lambda p: p.__name__,
 )
-def test_heads_that_see_a_slice_each(preset: Any, tmp_path: Path):
-    """In a model, from a file again, and with a cache: the same numbers."""
+def test_models_whose_heads_see_slices(preset: Any, tmp_path: Path):
+    """The same numbers after saving and loading, and with a cache."""
     config = preset(vocabulary=20, width=16, layers=2, heads=4, context=32, heads_see="slice")
     assert config.as_dict()["heads_see"] == "slice"
     kinds: dict[str, Any] = {"encoder": Encoder, "decoder": Decoder, "transformer": Transformer}
     model = kinds[config.kind](config).eval()
     inputs = {name: p.shape for name, p in model.named_parameters() if "inputs.weight" in name}
-    own = {shape for name, shape in inputs.items() if ".cross." not in name}
-    assert own == {torch.Size([4, 12, 4])}
+    shapes = {shape for name, shape in inputs.items() if ".cross." not in name}
+    assert shapes == {torch.Size([4, 12, 4])}
     save(model, tmp_path)
     again = load(tmp_path)
     assert again.config == config
     tokens = torch.randint(20, (2, 7))
-    given = (tokens, tokens) if config.kind == "transformer" else (tokens,)
+    arguments = (tokens, tokens) if config.kind == "transformer" else (tokens,)
     with torch.inference_mode():
-        assert torch.equal(model(*given), again(*given))
+        assert torch.equal(model(*arguments), again(*arguments))
         if isinstance(model, Decoder):
             cache = model.new_cache()
             steps = [model(token, cache=cache) for token in tokens.split(1, dim=1)]
             assert torch.allclose(torch.cat(steps, dim=1), model(tokens), atol=1e-5)
 
 
-def test_first_weights_of_slices_are_glorot_s():
-    """Each head's matrix is drawn as the matrix it is: within √(6 / (rows + columns))."""
+def test_each_slice_is_initialised_as_its_own_matrix():
+    """Within √(6 / (rows + columns)) of one head: Glorot's bound."""
     config = Config.transformer2017(
         vocabulary=20, width=64, layers=1, heads=4, heads_see="slice", dropout=0.0
     )
@@ -156,19 +156,19 @@ def test_first_weights_of_slices_are_glorot_s():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"kind": "decoder"}, "config lacks fields: vocabulary, width, layers, heads, context"),
         ({"depth": 3}, "config has unknown fields: depth"),
     ],
 )
-def test_files_that_do_not_fit(values: dict[str, Any], words: str):
-    with pytest.raises(OptionError, match=words):
+def test_missing_and_unknown_fields_are_named(values: dict[str, Any], message: str):
+    with pytest.raises(OptionError, match=message):
         Config.from_dict(values)
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"kind": "cubic"}, "kind must be one of .* found 'cubic'"),
         ({"kind": "linear"}, "'linear' needs: factor"),
@@ -181,12 +181,12 @@ def test_files_that_do_not_fit(values: dict[str, Any], words: str):
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_scalings_that_do_not_fit(values: dict[str, Any], words: str):
-    with pytest.raises(OptionError, match=words):
+def test_wrong_scalings_raise(values: dict[str, Any], message: str):
+    with pytest.raises(OptionError, match=message):
         make_scaling(values)
 
 
-def test_models_ask_for_their_kind():
+def test_models_need_a_config_of_their_kind():
     with pytest.raises(OptionError, match="Encoder needs a config of kind 'encoder'"):
         Encoder(Config.gpt2())
     with pytest.raises(OptionError, match="Decoder needs a config of kind 'decoder'"):

@@ -1,4 +1,4 @@
-"""Models whose files speak of more than they hold, and templates that never end."""
+"""Model files that are damaged or contradict themselves, and chat templates without end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A whole Hugging Face folder of a tiny GPT-2."""
+    """A Hugging Face folder of a tiny GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     GPT2LMHeadModel(GPT2Config(**SMALL)).save_pretrained(tmp_path)
@@ -39,7 +39,7 @@ def change(folder: Path, **values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"n_layer": 2**31}, r"holds \d+ tensors, but layers is 2147483648"),
         ({"n_embd": 10**30, "n_head": 1}, "but width is 1000000"),
@@ -48,16 +48,16 @@ def change(folder: Path, **values: Any) -> None:
         ({"n_inner": 2**40}, "but hidden is 1099511627776"),
     ],
 )
-def test_sizes_that_no_tensor_has_are_refused_before_anything_is_made(
-    folder: Path, changes: dict[str, Any], words: str
+def test_sizes_that_no_tensor_has_are_refused(
+    folder: Path, changes: dict[str, Any], message: str
 ) -> None:
     assert ll.load(folder).config.layers == 2
     change(folder, **changes)
-    with pytest.raises(FileError, match=words):
+    with pytest.raises(FileError, match=message):
         ll.load(folder)
 
 
-def test_sizes_of_a_gguf_and_of_our_own_checkpoints(tmp_path: Path) -> None:
+def test_wrong_sizes_of_a_gguf_and_of_our_own_checkpoints_are_refused(tmp_path: Path) -> None:
     tensors, metadata = llama()
     big = metadata | {"llama__block_count": 2**20}
     with pytest.raises(FileError, match="but layers is 1048576"):
@@ -73,7 +73,7 @@ def test_sizes_of_a_gguf_and_of_our_own_checkpoints(tmp_path: Path) -> None:
         ll.load(tmp_path)
 
 
-def test_flipped_bits_of_a_saved_model_are_noticed(tmp_path: Path) -> None:
+def test_flipped_bits_of_a_saved_model_are_detected(tmp_path: Path) -> None:
     ll.save(ll.Decoder(ll.Config.gpt2(vocabulary=20, width=8, layers=1, heads=2)), tmp_path)
     path = tmp_path / "model.safetensors"
     raw = bytearray(path.read_bytes())
@@ -83,19 +83,19 @@ def test_flipped_bits_of_a_saved_model_are_noticed(tmp_path: Path) -> None:
         ll.load(tmp_path)
 
 
-def test_shards_that_lie_elsewhere(folder: Path) -> None:
+def test_shards_outside_the_folder_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "a.safetensors")
     index = folder / "model.safetensors.index.json"
     for name in ("../a.safetensors", "/etc/passwd", "", "a\0.safetensors"):
         index.write_text(json.dumps({"weight_map": {"wte.weight": name}}))
-        with pytest.raises(FileError, match="expected a file beside it"):
+        with pytest.raises(FileError, match="expected a file in its folder"):
             ll.load(folder)
     index.write_text(json.dumps({"weight_map": {"wte.weight": "x" * 300}}))
     with pytest.raises(FileError, match="no such file"):
         ll.load(folder)
 
 
-def test_special_tokens_and_vocabularies_that_make_no_sense(folder: Path) -> None:
+def test_unknown_special_tokens_are_dropped_and_an_empty_vocabulary_raises(folder: Path) -> None:
     Tokens.characters("abcdefghijklmnopqrs").save(folder / "tokenizer.json")
     (folder / "generation_config.json").unlink()
     change(folder, bos_token_id=-1, eos_token_id=[-1, 2, 50256])
@@ -109,13 +109,13 @@ def test_special_tokens_and_vocabularies_that_make_no_sense(folder: Path) -> Non
         ll.load(folder)
 
 
-def test_text_that_is_not_unicode() -> None:
+def test_text_that_is_not_unicode_raises() -> None:
     with pytest.raises(OptionError, match=r"a text must be Unicode, found .* at character 2"):
         Tokens.characters("abc").encode("ab\udcff")
 
 
 @pytest.mark.parametrize(
-    ("template", "words"),
+    ("template", "message"),
     [
         ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
          "ran for more than 5 s"),
@@ -130,8 +130,8 @@ def test_text_that_is_not_unicode() -> None:
     ],
     ids=range(9),
 )  # fmt: skip
-def test_templates_are_bounded(template: str, words: str) -> None:
-    with pytest.raises(LimelightError, match=words):
+def test_templates_have_limits(template: str, message: str) -> None:
+    with pytest.raises(LimelightError, match=message):
         render(template, {"messages": [{"role": "user", "content": "hi"}]})
 
 
@@ -141,7 +141,7 @@ def gguf_with(path: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"tokenizer__chat_template": 5}, "tokenizer.chat_template must be a text, found 5"),
         ({"tokenizer__ggml__token_type": "odd"}, "token_type must be a list, found 'odd'"),
@@ -149,14 +149,14 @@ def gguf_with(path: Path, **changes: Any) -> Path:
         ({"odd__nested": [[1, 2], [3, 4]]}, "the metadata holds an array of arrays"),
     ],
 )
-def test_metadata_of_a_gguf_that_makes_no_sense(
-    tmp_path: Path, changes: dict[str, Any], words: str
+def test_wrong_metadata_of_a_gguf_is_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(FileError, match=words):
+    with pytest.raises(FileError, match=message):
         ll.load(gguf_with(tmp_path / "m.gguf", **changes))
 
 
-def test_tensors_of_a_gguf_that_cannot_be_read(tmp_path: Path) -> None:
+def test_tensors_of_a_gguf_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     tensors, metadata = llama()
     path = write(tmp_path / "m.gguf", tensors, gguf.GGMLQuantizationType.Q8_0, **metadata)
     raw = path.read_bytes()
@@ -177,7 +177,7 @@ def test_tensors_of_a_gguf_that_cannot_be_read(tmp_path: Path) -> None:
         ll.load(path)
 
 
-def test_weights_that_are_not_where_the_index_says(folder: Path) -> None:
+def test_weights_missing_from_their_shard_are_named(folder: Path) -> None:
     save_file({"other": torch.ones(2)}, folder / "b.safetensors")
     (folder / "model.safetensors").unlink()
     index = {"weight_map": {"wte.weight": "b.safetensors"}}

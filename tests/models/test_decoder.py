@@ -42,7 +42,7 @@ def test_a_cache_in_chunks_equals_one_pass(positions: str, window: int | None):
 @torch.no_grad()
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("window", [None, 3])
-def test_packed_prompts_go_on_as_each_alone(positions: str, window: int | None):
+def test_packed_prompts_continue_as_each_alone(positions: str, window: int | None):
     model, rows = make(positions=positions, window=window), prompts()
     more = torch.randint(50, (4, 6))
     cache = model.new_cache(capacity=2)
@@ -60,7 +60,7 @@ def test_packed_prompts_go_on_as_each_alone(positions: str, window: int | None):
 
 
 @torch.no_grad()
-def test_packed_prompts_of_one_length_make_plain_rows():
+def test_packed_prompts_of_one_length_need_no_padding():
     model = make()
     tokens = torch.randint(50, (2, 6))
     cache = model.new_cache()
@@ -80,7 +80,7 @@ def test_no_token_sees_what_comes_later():
 
 
 @torch.no_grad()
-def test_padded_rows_and_hidden_states():
+def test_padded_rows_equal_each_alone():
     model, rows = make(), prompts()
     batch = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     padded = model(batch, lengths=LENGTHS)
@@ -113,7 +113,7 @@ def test_learns_to_count():
         assert parameter.grad is not None, name
 
 
-def test_first_weights_follow_gpt2():
+def test_initial_weights_follow_gpt2():
     model = make(width=64, layers=8, vocabulary=500)
     state = model.state_dict()
     assert state["embedding.tokens.weight"].std().item() == pytest.approx(0.02, rel=0.05)
@@ -125,7 +125,7 @@ def test_first_weights_follow_gpt2():
 
 
 @torch.no_grad()
-def test_built_without_weights_and_filled_later():
+def test_weights_are_loaded_into_a_model_on_the_meta_device():
     model = make(positions="rotary", tied=False)
     with torch.device("meta"):
         empty = Decoder(model.config)
@@ -135,7 +135,7 @@ def test_built_without_weights_and_filled_later():
 
 
 @torch.no_grad()
-def test_refusals():
+def test_wrong_caches_and_lengths_raise():
     model, tokens = make(), torch.zeros(2, 3).long()
     with pytest.raises(OptionError, match=r"lengths with a cache need packed tokens"):
         model(tokens, lengths=[3, 2], cache=model.new_cache())
@@ -145,7 +145,7 @@ def test_refusals():
         model(tokens, cache=Cache(3))
     with pytest.raises(OptionError, match="window 5, expected 2 and None"):
         model(tokens, cache=Cache(2, window=5))
-    with pytest.raises(ShapeError, match="at least 1 token a prompt"):
+    with pytest.raises(ShapeError, match="at least 1 token per prompt"):
         model(tokens[0], lengths=[3, 0], cache=model.new_cache())
     cache = model.new_cache()
     model(tokens[0], lengths=[2, 1], cache=cache)

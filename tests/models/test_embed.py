@@ -1,4 +1,4 @@
-"""Sentence embeddings: equal to sentence-transformers, in the texts' own order."""
+"""Sentence embeddings: equal to sentence-transformers, in the order of the texts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,18 @@ def test_one_text_is_one_vector(minilm: ll.Encoder) -> None:
     assert not both.is_inference()
 
 
-def test_passes_do_not_matter(minilm: ll.Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_do_not_depend_on_the_size_of_a_pass(
+    minilm: ll.Encoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = minilm.embed(SENTENCES)
-    monkeypatch.setattr(embed_module, "PASS", 40)
+    monkeypatch.setattr(embed_module, "PASS_TOKENS", 40)
     assert torch.allclose(minilm.embed(SENTENCES), expected, atol=1e-6)
 
 
 def test_progress_goes_to_stderr(
     minilm: ll.Encoder, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # a bar that moves is for terminals, which pytest is not
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a moving bar needs a terminal, which pytest is not
     minilm.embed(SENTENCES[:3], progress=True)
     captured = capfd.readouterr()
     assert "embedding" in captured.err
@@ -62,7 +64,7 @@ def test_progress_goes_to_stderr(
     assert capfd.readouterr().err == ""
 
 
-def test_pooling_kinds() -> None:
+def test_each_kind_of_pooling() -> None:
     torch.manual_seed(0)
     model = ll.Encoder(ll.Config.bert(vocabulary=20, width=16, layers=1, heads=2, context=9)).eval()
     with pytest.raises(UnavailableError, match="without a tokenizer"):
@@ -82,14 +84,14 @@ def test_pooling_kinds() -> None:
     assert torch.allclose(model.embed(texts).norm(dim=-1), torch.ones(3), atol=1e-6)
     model.pooling = Pooling(limit=3)
     assert torch.allclose(model.embed("abcdef"), model.embed("abc"), atol=1e-6)
-    # Without a limit of its own a text is cut at the positions that the model has learned.
+    # Without a limit a text is truncated to the learned positions of the model.
     model.pooling = Pooling()
     assert torch.allclose(model.embed("abcabcabcabc"), model.embed("abcabcabc"), atol=1e-6)
     with pytest.raises(OptionError, match=r"texts\[1\] has no tokens"):
         model.embed(["a", ""])
 
 
-def test_pooling_files(tmp_path: Path, untyped: None) -> None:
+def test_pooling_is_read_from_files(tmp_path: Path, untyped: None) -> None:
     assert folder_pooling(tmp_path) == Pooling()
     modules = tmp_path / "modules.json"
     modules.write_text(
@@ -115,11 +117,11 @@ def test_pooling_files(tmp_path: Path, untyped: None) -> None:
         Pooling(limit=0)
 
 
-def test_an_encoder_of_nan_gives_no_vectors() -> None:
+def test_an_encoder_that_overflows_raises() -> None:
     encoder = ll.Encoder(
         ll.Config(kind="encoder", vocabulary=27, width=8, layers=1, heads=2, context=8)
     )
     encoder.tokens = Tokens.characters("abcdefghijklmnopqrstuvwxyz")
     torch.nn.init.constant_(encoder.embedding.tokens.weight, float("inf"))
-    with pytest.raises(OptionError, match="vectors that are not numbers"):
+    with pytest.raises(OptionError, match="vectors that are not finite"):
         encoder.embed(["abc"])

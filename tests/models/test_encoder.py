@@ -51,7 +51,7 @@ def test_packed_padded_and_alone_agree(positions: str, window: int | None):
         {"bias": "inputs"}, {"bias": "attention"}, {"embedding": "scaled"}, {"segments": 0},
     ],
 )  # fmt: skip
-def test_every_choice_runs_and_matters(changes: dict[str, Any]):
+def test_every_choice_of_the_config_changes_the_output(changes: dict[str, Any]):
     """On the same weights, as far as both have them, so that nothing but the choice differs."""
     plain, other = make(), make(**changes)
     for parameter in [*plain.parameters(), *other.parameters()]:
@@ -78,7 +78,7 @@ def test_without_positions_order_does_not_matter():
 
 
 @torch.no_grad()
-def test_segments_change_the_text_they_mark():
+def test_segments_change_the_hidden_states():
     encoder, tokens = make(), torch.arange(6)
     marked = encoder(tokens[None], segments=torch.tensor([[0, 0, 0, 1, 1, 1]]))
     assert not torch.allclose(marked, encoder(tokens[None]))
@@ -86,7 +86,7 @@ def test_segments_change_the_text_they_mark():
     assert torch.allclose(packed, marked[0], atol=1e-6)
 
 
-def test_an_interceptor_meets_every_layer_in_order():
+def test_an_interceptor_sees_every_layer_in_order():
     encoder, layers = make(), []
 
     def interceptor(call: AttentionCall) -> Tensor:
@@ -98,10 +98,10 @@ def test_an_interceptor_meets_every_layer_in_order():
     assert layers == [block.attention for block in encoder.stack.blocks]
 
 
-def test_every_weight_learns():
+def test_every_weight_has_a_gradient():
     encoder = make(positions="relative", segments=2).train().double()
     hidden = encoder(torch.arange(6)[None])
-    # The norm at the end leaves any sum of squares as it is: a random direction teaches more.
+    # The final norm fixes the sum of squares, so the loss is a random projection.
     (hidden * torch.randn_like(hidden)).sum().backward()
     for name, parameter in encoder.named_parameters():
         assert parameter.grad is not None, name
@@ -123,20 +123,22 @@ def test_mean_pooling_counts_real_tokens_only():
 
 
 @torch.no_grad()
-def test_heads_see_packed_and_padded_alike():
+def test_heads_give_the_same_for_packed_and_padded_tokens():
     rows = texts()
-    guess = MaskedLM(make()).eval()
-    packed = guess(torch.cat(rows), lengths=LENGTHS)
-    batch = guess(padded(rows), lengths=LENGTHS)
+    masked_lm = MaskedLM(make()).eval()
+    packed = masked_lm(torch.cat(rows), lengths=LENGTHS)
+    batch = masked_lm(padded(rows), lengths=LENGTHS)
     assert torch.allclose(packed[:5], batch[0, :5], atol=1e-5)
-    tell = Classifier(make(), classes=3).eval()
+    classifier = Classifier(make(), classes=3).eval()
     assert torch.allclose(
-        tell(torch.cat(rows), lengths=LENGTHS), tell(padded(rows), lengths=LENGTHS), atol=1e-5
+        classifier(torch.cat(rows), lengths=LENGTHS),
+        classifier(padded(rows), lengths=LENGTHS),
+        atol=1e-5,
     )
 
 
 @pytest.mark.parametrize(
-    ("tokens", "options", "error", "words"),
+    ("tokens", "options", "error", "message"),
     [
         (torch.zeros(2, 3), {}, DtypeError, "tokens is torch.float32, expected whole numbers"),
         (torch.zeros(1, 2, 3).long(), {}, ShapeError, r"tokens has shape \(1, 2, 3\)"),
@@ -151,11 +153,13 @@ def test_heads_see_packed_and_padded_alike():
         (torch.zeros(1, 3).long(), {"segments": torch.zeros(1, 4).long()}, ShapeError, "segments"),
     ],
 )
-def test_bad_input_is_named(tokens: Tensor, options: Any, error: type[LimelightError], words: str):
-    with pytest.raises(error, match=words):
+def test_bad_input_is_named(
+    tokens: Tensor, options: Any, error: type[LimelightError], message: str
+):
+    with pytest.raises(error, match=message):
         make()(tokens, **options)
 
 
-def test_segments_need_a_model_that_has_them():
-    with pytest.raises(OptionError, match="this model has none"):
+def test_segments_raise_in_a_model_without_them():
+    with pytest.raises(OptionError, match="this model has no segment embeddings"):
         make(segments=0)(torch.zeros(1, 3).long(), segments=torch.zeros(1, 3).long())

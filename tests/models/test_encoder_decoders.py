@@ -42,7 +42,7 @@ WORDS = [
 
 
 def scrambled(peer: Any) -> Any:
-    """Random norms and biases too, for ones and zeros would hide a mistake."""
+    """Random norms and biases too: ones and zeros would hide a mistake."""
     torch.manual_seed(0)
     with torch.no_grad():
         for name, parameter in peer.named_parameters():
@@ -67,7 +67,7 @@ def saved(name: str, folder: Path) -> Any:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", FAMILIES)
-def test_bart_and_its_kin(name: str, tmp_path: Path) -> None:
+def test_bart_and_its_relatives(name: str, tmp_path: Path) -> None:
     peer = saved(name, tmp_path)
     model = ll.load(tmp_path)
     assert isinstance(model, ll.Transformer)
@@ -84,35 +84,35 @@ def test_bart_and_its_kin(name: str, tmp_path: Path) -> None:
         torch.testing.assert_close(hidden, expected.last_hidden_state, atol=1e-4, rtol=0)
         return
     torch.testing.assert_close(model.logits(hidden), expected.logits, atol=1e-4, rtol=0)
-    # token by token, from a cache
+    # Token by token, with a cache.
     cache = model.new_cache()
     steps = [model.decode(target[:, t : t + 1], memory, cache=cache) for t in range(9)]
     torch.testing.assert_close(torch.cat(steps, 1), hidden, atol=1e-5, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_every_stack_of_bart_is_looked_at(tmp_path: Path) -> None:
+def test_every_stack_of_bart_can_be_looked_at(tmp_path: Path) -> None:
     peer = saved("bart", tmp_path)
     source, target = "the old man saw a fish in the water", "a man went home"
     model = ll.load(tmp_path)
     ids = torch.tensor([[WORDS.index(word) for word in source.split()]])
     written = [WORDS.index(word) for word in target.split()]
     peer.set_attn_implementation("eager")
-    given = torch.tensor([[2, *written[:-1]]])
-    expected = peer(input_ids=ids, decoder_input_ids=given, output_attentions=True)
+    decoder_ids = torch.tensor([[2, *written[:-1]]])
+    expected = peer(input_ids=ids, decoder_input_ids=decoder_ids, output_attentions=True)
     stacks = {
         "encoder": (expected.encoder_attentions, source.split(), source.split()),
         "decoder": (expected.decoder_attentions, ["</s>", "a", "man", "went"], None),
         "cross": (expected.cross_attentions, source.split(), target.split()),
     }
     for stack, (weights, tokens, queries) in stacks.items():
-        for whole in (model, tmp_path):
-            rec = ll.look(source, model=whole, target=target, stack=stack)
+        for model_or_folder in (model, tmp_path):
+            rec = ll.look(source, model=model_or_folder, target=target, stack=stack)
             assert [token.text for token in rec.tokens] == tokens
             assert [token.text for token in rec.queries] == (queries or tokens)
             for layer, reference in enumerate(weights):
                 torch.testing.assert_close(rec.seen(layer).dense(), reference)
-    # without a target the source is what there is to see; with one, how it is looked at
+    # Without a target the encoder is recorded, with one the cross-attention.
     assert len(ll.look(source, model=model).layers) == 2
     assert len(ll.look(source, model=model, target=target).layers) == 3
     assert [len(rec.tokens) for rec in ll.look([source, "the man"], model=model)] == [9, 2]
@@ -122,7 +122,7 @@ def test_every_stack_of_bart_is_looked_at(tmp_path: Path) -> None:
         ll.look(source, stack="encoder")
     ll.save(model, tmp_path / "own")
     again = ll.load(tmp_path / "own")
-    torch.testing.assert_close(again(ids, given), model(ids, given))
+    torch.testing.assert_close(again(ids, decoder_ids), model(ids, decoder_ids))
     result = CliRunner().invoke(app, ["info", str(tmp_path)], catch_exceptions=False)
     assert "BART transformer" in result.stdout
     assert "config.json: encoder_attention_heads" in result.stdout
@@ -130,7 +130,7 @@ def test_every_stack_of_bart_is_looked_at(tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["ViTModel", "ViTForImageClassification"])
-def test_vit(kind: str, tmp_path: Path) -> None:
+def test_vit_equals_transformers(kind: str, tmp_path: Path) -> None:
     peer = scrambled(getattr(transformers, kind)(transformers.ViTConfig(**VIT)))
     peer.save_pretrained(tmp_path)
     settings = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
@@ -150,8 +150,8 @@ def test_vit(kind: str, tmp_path: Path) -> None:
             model.logits(hidden)
     else:
         torch.testing.assert_close(model.logits(hidden), expected.logits, atol=1e-4, rtol=0)
-    for seer in (tmp_path, model):
-        rec = ll.look(picture, model=seer)
+    for model_or_folder in (tmp_path, model):
+        rec = ll.look(picture, model=model_or_folder)
         assert rec.picture is not None
         assert (rec.picture.rows, rec.picture.columns, rec.picture.leading) == (3, 3, 1)
         for layer, weights in enumerate(expected.attentions):
@@ -175,7 +175,7 @@ def test_vit(kind: str, tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("layers", [2, 7])
-def test_the_text_part_of_gemma_3_with_pictures(layers: int, tmp_path: Path) -> None:
+def test_the_text_model_of_a_multimodal_gemma_3(layers: int, tmp_path: Path) -> None:
     text = {
         "vocab_size": 99, "hidden_size": 32, "num_hidden_layers": layers, "head_dim": 8,
         "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40,
@@ -194,17 +194,17 @@ def test_the_text_part_of_gemma_3_with_pictures(layers: int, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("hf", "words"),
+    ("hf", "message"),
     [
         ({"model_type": "bart", "decoder_attention_heads": 8}, "decoder_attention_heads must be"),
         ({"model_type": "bart", "tie_word_embeddings": False}, "tie_word_embeddings must be True"),
         ({"model_type": "vit", "num_channels": 1}, "num_channels must be 3"),
-        ({"model_type": "vit", "image_size": "a"}, "image_size must be a whole number or two"),
+        ({"model_type": "vit", "image_size": "a"}, "image_size must be one or two whole numbers"),
         ({"model_type": "vit", "image_size": 8}, "each of image must be"),
     ],
 )
-def test_configs_that_cannot_be_served_are_refused_in_words(hf: dict[str, Any], words: str) -> None:
+def test_unsupported_configs_raise(hf: dict[str, Any], message: str) -> None:
     from limelight.models.loading.families import config_from_hf
 
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         config_from_hf(hf)

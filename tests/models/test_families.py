@@ -25,20 +25,20 @@ GPT2 = {"vocab_size": 97, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions"
 
 
 def fill(model: nn.Module, peer: transformers.PreTrainedModel) -> None:
-    """Give our model the peer's weights, every one of them drawn at random."""
+    """Load the peer's weights into our model, which must use every one of them."""
     family = family_of(peer.config.to_dict())
     state = {family.plain(name): tensor for name, tensor in peer.state_dict().items()}
     recipes = {name: family.recipe(name) for name in model.state_dict()}
     ours = {name: r.join([state[part] for part in r.parts]) for name, r in recipes.items()}
     model.load_state_dict(ours)
     used = {part for name in ours for part in family.recipe(name).parts}
-    left = [name for name in state if name not in used and not family.is_unused(name)]
-    assert not left
+    left_over = [name for name in state if name not in used and not family.is_unused(name)]
+    assert not left_over
     model.eval()
 
 
 def scrambled(peer: Any) -> Any:
-    """Random norms and biases too, for ones and zeros would hide a mistake."""
+    """Random norms and biases too: ones and zeros would hide a mistake."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in peer.parameters():
@@ -60,14 +60,14 @@ def test_bert_hidden_states(tokens: Tensor):
     mask = torch.ones_like(tokens)
     mask[1, 15:] = 0
     expected = peer(tokens, attention_mask=mask, token_type_ids=segments, output_hidden_states=True)
-    seen: list[Tensor] = []
+    outputs: list[Tensor] = []
     for block in model.stack.blocks:
-        block.register_forward_hook(lambda _, __, y: seen.append(y))
-    found = model(tokens, lengths=[23, 15], segments=segments)
-    for ours, theirs in zip(seen, expected.hidden_states[1:], strict=True):
+        block.register_forward_hook(lambda _, __, y: outputs.append(y))
+    hidden = model(tokens, lengths=[23, 15], segments=segments)
+    for ours, theirs in zip(outputs, expected.hidden_states[1:], strict=True):
         assert (ours - theirs)[0].abs().max() < 1e-4
         assert (ours - theirs)[1, :15].abs().max() < 1e-4
-    assert torch.equal(found, seen[-1])
+    assert torch.equal(hidden, outputs[-1])
 
 
 @torch.no_grad()
@@ -154,7 +154,7 @@ def test_llama_rotary_scalings(name: str, length: int):
         ("qwen2", {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 1}),
     ],
 )
-def test_llama_kin(kind: str, changes: dict[str, Any], tokens: Tensor):
+def test_llama_and_its_relatives(kind: str, changes: dict[str, Any], tokens: Tensor):
     peer = llama({}, kind, **changes)
     model = Decoder(config_from_hf(peer.config.to_dict()))
     fill(model, peer)
@@ -178,7 +178,7 @@ def greedy_peer(peer: Any, tokens: Tensor, count: int) -> list[int]:
     return result[0, tokens.shape[1] :].tolist()
 
 
-def test_windows_of_files_that_do_not_name_the_kind_of_each_layer():
+def test_windows_without_layer_types():
     config = config_from_hf(
         {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8,
          "num_hidden_layers": 4, "max_window_layers": 3}
@@ -189,12 +189,12 @@ def test_windows_of_files_that_do_not_name_the_kind_of_each_layer():
 
 
 @pytest.mark.parametrize("kind", ["gemma", "gemma2", "gemma3_text"])
-def test_a_gemma_that_names_no_activation_has_its_own(kind: str):
+def test_gemma_has_a_default_activation(kind: str):
     config = config_from_hf({"model_type": kind, "hidden_act": None, "hidden_activation": None})
     assert config.activation == "geglu_tanh"
 
 
-def test_old_spelling_of_rotary_scaling():
+def test_the_old_spelling_of_rotary_scaling_is_read():
     old = config_from_hf(
         {"model_type": "llama", "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2}}
     )
@@ -208,7 +208,7 @@ def test_old_spelling_of_rotary_scaling():
 
 
 @pytest.mark.parametrize(
-    ("hf", "words"),
+    ("hf", "message"),
     [
         ({"model_type": "bloom"}, "model_type must be one of .* found 'bloom'"),
         ({}, "found None"),
@@ -254,12 +254,12 @@ def test_old_spelling_of_rotary_scaling():
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_configs_that_cannot_be_served_are_refused_in_words(hf: dict[str, Any], words: str):
-    with pytest.raises(LimelightError, match=words):
+def test_unsupported_configs_raise(hf: dict[str, Any], message: str):
+    with pytest.raises(LimelightError, match=message):
         config_from_hf(hf)
 
 
-def test_recipes_refuse_what_they_do_not_know():
+def test_a_recipe_for_an_unknown_tensor_raises():
     family = family_of({"model_type": "bert"})
     with pytest.raises(OptionError, match=r"BERT family has no tensor for 'stack\.norm\.weight'"):
         family.recipe("stack.norm.weight")

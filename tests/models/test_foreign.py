@@ -26,7 +26,7 @@ T5 = {
 
 
 def saved(model_class: str, folder: Path, **values: Any) -> Any:
-    """A small model of transformers with random weights, norms and biases too, in a folder."""
+    """A small transformers model with random weights, norms and biases, saved in a folder."""
     model = getattr(transformers, model_class)
     torch.manual_seed(0)
     peer = model(model.config_class(**values))
@@ -54,7 +54,9 @@ def tokens(n: int = 23) -> Tensor:
     ],
 )  # fmt: skip
 @torch.no_grad()
-def test_encoders(tmp_path: Path, model_class: str, values: dict[str, Any]) -> None:
+def test_encoders_equal_transformers(
+    tmp_path: Path, model_class: str, values: dict[str, Any]
+) -> None:
     peer = saved(model_class, tmp_path, **values)
     model = ll.load(tmp_path)
     assert isinstance(model, ll.Encoder)
@@ -77,7 +79,9 @@ def test_encoders(tmp_path: Path, model_class: str, values: dict[str, Any]) -> N
     ],
 )  # fmt: skip
 @torch.no_grad()
-def test_decoders(tmp_path: Path, model_class: str, values: dict[str, Any]) -> None:
+def test_decoders_equal_transformers(
+    tmp_path: Path, model_class: str, values: dict[str, Any]
+) -> None:
     peer = saved(model_class, tmp_path, **values)
     model = ll.load(tmp_path)
     assert isinstance(model, ll.Decoder)
@@ -85,7 +89,7 @@ def test_decoders(tmp_path: Path, model_class: str, values: dict[str, Any]) -> N
     peer.config._attn_implementation = "eager"
     expected = peer(tokens()).logits
     assert (model(tokens()) - expected).abs().max() < 1e-4 * expected.abs().max()
-    # In pieces, and with prompts of different lengths packed: what a cache holds is enough.
+    # The same in pieces with a cache, and with packed prompts of different lengths.
     cache = model.new_cache()
     pieces = [model(part, cache=cache) for part in tokens().split([9, 1, 1, 12], dim=1)]
     assert (torch.cat(pieces, dim=1) - expected).abs().max() < 1e-4 * expected.abs().max()
@@ -111,7 +115,7 @@ def test_decoders(tmp_path: Path, model_class: str, values: dict[str, Any]) -> N
     ids=["tied", "gated"],
 )
 @torch.no_grad()
-def test_t5(tmp_path: Path, values: dict[str, Any]) -> None:
+def test_t5_equals_transformers(tmp_path: Path, values: dict[str, Any]) -> None:
     peer = saved("T5ForConditionalGeneration", tmp_path, **T5, **values)
     model = ll.load(tmp_path)
     assert isinstance(model, ll.Transformer)
@@ -124,7 +128,7 @@ def test_t5(tmp_path: Path, values: dict[str, Any]) -> None:
 
 
 @torch.no_grad()
-def test_interleaved_pairs_are_the_same_turn_in_another_order(tmp_path: Path) -> None:
+def test_interleaved_pairs_are_the_same_rotation_in_another_order(tmp_path: Path) -> None:
     """Meta's files keep the two channels of a pair side by side: a permutation of the rows."""
     saved("LlamaForCausalLM", tmp_path, **LLAMA)
     halves = ll.load(tmp_path)

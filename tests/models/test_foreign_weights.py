@@ -1,4 +1,4 @@
-"""docs/how-to/foreign-weights.md: checkpoints of llama2.c and minGPT, by the page's own tables."""
+"""docs/how-to/foreign-weights.md: the mappings for checkpoints of llama2.c and minGPT."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ M, H, LAYERS, V, N = 24, 3, 2, 31, 9
 
 
 def table(section: str) -> dict[str, Any]:
-    """What the first block of a section defines: the config's keywords, and the names."""
+    """The names that the first code block of a section defines: its config and its mapping."""
     text = PAGE.read_text(encoding="utf-8").split(f"## {section}\n")[1]
     block = re.search(r"```python\n(.*?)model = ", text, re.DOTALL)
     assert block is not None
@@ -30,7 +30,7 @@ def table(section: str) -> dict[str, Any]:
 
 
 class Llama2c(nn.Module):
-    """llama2.c's model: rotary pairs are neighbours, complex numbers turned."""
+    """llama2.c's model: rotary pairs are neighbouring channels, rotated as complex numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,18 +53,22 @@ class Llama2c(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         x, d = self.tok_embeddings(ids), M // H
         angles = torch.outer(torch.arange(N), 10000.0 ** (-torch.arange(0, d, 2) / d))
-        turns = torch.polar(torch.ones_like(angles), angles)
+        rotations = torch.polar(torch.ones_like(angles), angles)
 
         def heads(table: Tensor) -> Tensor:
             return table.unflatten(-1, (H, d)).transpose(1, 2)
 
-        def turned(table: Tensor) -> Tensor:
+        def rotated(table: Tensor) -> Tensor:
             pairs = torch.view_as_complex(heads(table).unflatten(-1, (-1, 2)).contiguous())
-            return torch.view_as_real(pairs * turns).flatten(-2)
+            return torch.view_as_real(pairs * rotations).flatten(-2)
 
         for layer in self.layers:
             own, normed = layer["attention"], layer["attention_norm"](x)
-            q, k, v = turned(own["wq"](normed)), turned(own["wk"](normed)), heads(own["wv"](normed))
+            q, k, v = (
+                rotated(own["wq"](normed)),
+                rotated(own["wk"](normed)),
+                heads(own["wv"](normed)),
+            )
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + own["wo"](mixed.transpose(1, 2).flatten(2))
             own, normed = layer["feed_forward"], layer["ffn_norm"](x)
@@ -112,7 +116,7 @@ class MinGpt(nn.Module):
     [("llama2.c", Llama2c, "llama2c"), ("minGPT", MinGpt, "mingpt")],
 )
 @torch.no_grad()
-def test_the_tables_of_the_page(
+def test_the_mappings_of_the_page_load_the_weights(
     section: str, peer_class: type[nn.Module], names: str, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
@@ -132,13 +136,13 @@ def test_the_tables_of_the_page(
     ll.load_weights(model, path, rename=page[names])
     expected = peer(ids)
     assert (model(ids) - expected).abs().max() < 1e-4 * expected.abs().max()
-    if section == "llama2.c":  # the field that decides about the pairs matters
+    if section == "llama2.c":  # rotary_pairs matters
         halves = ll.Decoder(config.changed(rotary_pairs="halves")).eval()
         ll.load_weights(halves, path, rename=page[names])
         assert (halves(ids) - expected).abs().max() > 0.01 * expected.abs().max()
 
 
-def test_what_cannot_be_joined_is_named() -> None:
+def test_tensors_that_cannot_be_joined_are_named() -> None:
     model = nn.Linear(2, 3)
     parts = {"a.0.w": torch.zeros(1, 2), "a.1.w": torch.zeros(2, 2), "bias": torch.zeros(3)}
     with pytest.raises(OptionError, match=r"different numbers of \*"):
@@ -148,5 +152,5 @@ def test_what_cannot_be_joined_is_named() -> None:
     ll.load_weights(model, parts, rename=joined)
     assert model.weight.tolist() == [[1, 1], [1, 1], [0, 0]]
     parts["a.0.w"] = torch.zeros(1, 5)
-    with pytest.raises(OptionError, match=r"joined to weight must .* found \(2, 2\), \(1, 5\)"):
+    with pytest.raises(OptionError, match=r"joined to weight may .* found \(2, 2\), \(1, 5\)"):
         ll.compare_weights(model, parts, rename=joined)

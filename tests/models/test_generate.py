@@ -26,7 +26,7 @@ def tiny() -> ll.Decoder:
     model = ll.Decoder(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.mul_(3)  # far from uniform, so that ties do not decide
+            parameter.mul_(3)  # far from uniform, so that there are no near ties
     return model
 
 
@@ -36,7 +36,7 @@ def hf_greedy(hf: Any, prompt: str, count: int, **options: Any) -> list[int]:
     return output[0, inputs["input_ids"].shape[1] :].tolist()
 
 
-def test_paris(smollm2: ll.Decoder) -> None:
+def test_smollm2_names_the_capital_of_france(smollm2: ll.Decoder) -> None:
     assert ll.generate(smollm2, PROMPTS[0], max_tokens=4).text.startswith(" Paris")
 
 
@@ -67,7 +67,7 @@ def test_beam_equals_transformers(smollm2: ll.Decoder, hf_smollm2: Any) -> None:
 
 
 def test_beam_finds_the_best_of_all(tiny: ll.Decoder) -> None:
-    """A beam as wide as everything there is finds what trying everything finds."""
+    """A beam as wide as the vocabulary finds what an exhaustive search finds."""
     prompt = [1, 2, 3]
     with torch.inference_mode():
         first = tiny(torch.tensor([prompt]))[0, -1].log_softmax(-1)
@@ -119,39 +119,41 @@ def test_draws_follow_the_probabilities() -> None:
     assert shares[0] == 0
 
 
-def test_temperature_0_leaves_the_likeliest_only() -> None:
+def test_temperature_0_takes_the_likeliest_token() -> None:
     logits = torch.tensor([[0.0, 1.0, 3.0, 2.0], [4.0, -1.0, 0.0, 3.9]])
-    found = ll.Sampling(top_k=3, repetition_penalty=2.0).probabilities(logits, [[], [0]])
-    assert torch.equal(found, torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]))
+    probabilities = ll.Sampling(top_k=3, repetition_penalty=2.0).probabilities(logits, [[], [0]])
+    assert torch.equal(probabilities, torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]))
 
 
-def test_seed(tiny: ll.Decoder) -> None:
+def test_samples_depend_on_the_seed_and_the_prompt_alone(tiny: ll.Decoder) -> None:
     how = ll.Sampling(temperature=1.5)
     prompts = [[1, 2], [3, 4, 5], [1, 2], [6]]
     first = ll.generate(tiny, prompts, max_tokens=10, how=how, seed=7)
     assert first == ll.generate(tiny, prompts, max_tokens=10, how=how, seed=7)
     assert first != ll.generate(tiny, prompts, max_tokens=10, how=how, seed=8)
     assert first[0].ids != first[2].ids  # the same prompt twice is two samples
-    for place in (0, 1, 3):  # each prompt gives alone what it gives in a batch
-        alone = ll.generate(tiny, [prompts[place]], max_tokens=10, how=how, seed=7)
-        assert alone == [first[place]]
-    turned = ll.generate(tiny, prompts[::-1], max_tokens=10, how=how, seed=7)
-    assert turned[0] == first[3]
-    assert turned[2] == first[1]
+    for index in (0, 1, 3):  # each prompt gives alone what it gives in a batch
+        alone = ll.generate(tiny, [prompts[index]], max_tokens=10, how=how, seed=7)
+        assert alone == [first[index]]
+    reversed_order = ll.generate(tiny, prompts[::-1], max_tokens=10, how=how, seed=7)
+    assert reversed_order[0] == first[3]
+    assert reversed_order[2] == first[1]
     huge = ll.generate(tiny, prompts, max_tokens=10, how=how, seed=2**70)
     assert huge == ll.generate(tiny, prompts, max_tokens=10, how=how, seed=2**70)
 
 
 @pytest.mark.parametrize("temperature", [1e-6, 1e-40, 1e-300])
-def test_a_tiny_temperature_is_as_none(temperature: float) -> None:
+def test_a_tiny_temperature_is_greedy(temperature: float) -> None:
     logits = torch.tensor([[0.0, 1.0, 3.0, 2.0], [4.0, -1.0, 0.0, 3.9]])
     for limits in ({}, {"top_k": 2, "top_p": 0.9}):
-        found = ll.Sampling(temperature, **limits).probabilities(logits, [[], []])
-        assert torch.equal(found, torch.tensor([[0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
+        probabilities = ll.Sampling(temperature, **limits).probabilities(logits, [[], []])
+        assert torch.equal(
+            probabilities, torch.tensor([[0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+        )
 
 
-def test_rows_end_by_themselves(tiny: ll.Decoder) -> None:
-    """Rows that end are dropped; the others go on as if alone."""
+def test_rows_end_independently(tiny: ll.Decoder) -> None:
+    """Rows that end are dropped; the others continue as if alone."""
     prompts = [[1], [2, 3, 4, 5], [6, 7], [8, 9, 10]]
     free = [answer.ids for answer in ll.generate(tiny, prompts, max_tokens=12)]
     end = free[0][2]
@@ -182,7 +184,7 @@ def test_stop_strings_and_streams(smollm2: ll.Decoder) -> None:
     assert len(cut.ids) < len(whole.ids)
     streamed = ll.stream(smollm2, PROMPTS[1], max_tokens=30, stop=["never there", stop])
     assert "".join(streamed) == cut.text
-    # A beginning of a stop string at the very end is given back.
+    # The beginning of a stop string at the very end belongs to the text.
     last = whole.text[-1] + "\N{SNOWMAN}"
     assert ll.generate(smollm2, PROMPTS[1], max_tokens=30, stop=[last]).text == whole.text
     assert "".join(ll.stream(smollm2, PROMPTS[1], max_tokens=30, stop=[last])) == whole.text
@@ -194,7 +196,7 @@ def test_stream_can_be_left_early(smollm2: ll.Decoder) -> None:
     assert not torch.is_inference_mode_enabled()
 
 
-def test_learned_positions_leave_so_much_room() -> None:
+def test_learned_positions_limit_the_length() -> None:
     model = ll.Decoder(ll.Config.gpt2(vocabulary=20, width=8, layers=1, heads=2, context=10)).eval()
     answers = ll.generate(model, [[1, 2, 3], [1] * 10], max_tokens=50)
     assert [len(answer.ids) for answer in answers] == [8, 1]
@@ -206,7 +208,7 @@ def test_learned_positions_leave_so_much_room() -> None:
 
 
 def test_transformer_writes_targets() -> None:
-    """Rows of a transformer equal its own argmax, step by step without a cache."""
+    """Equal to the argmax of the model, step by step without a cache."""
     torch.manual_seed(5)
     config = ll.Config.transformer2017(vocabulary=30, width=32, layers=2, heads=4)
     model = ll.Transformer(config).eval()
@@ -229,7 +231,7 @@ def test_transformer_writes_targets() -> None:
         ll.generate(model, sources)
 
 
-def test_nothing_to_write(tiny: ll.Decoder) -> None:
+def test_nothing_to_generate(tiny: ll.Decoder) -> None:
     assert ll.generate(tiny, []) == []
     for how in (None, ll.Beam(2)):
         answer = ll.generate(tiny, [[1, 2]], max_tokens=0, how=how)[0]
@@ -248,12 +250,12 @@ def test_nothing_to_write(tiny: ll.Decoder) -> None:
         ({"seed": 1.5}, "seed must be a whole number or None, found 1.5"),
     ],
 )
-def test_wrong_options(
+def test_wrong_options_raise(
     smollm2: ll.Decoder, untyped: None, options: dict[str, Any], message: str
 ) -> None:
-    for write in (ll.generate, ll.stream):
+    for function in (ll.generate, ll.stream):
         with pytest.raises(OptionError, match=message):
-            write(smollm2, PROMPTS[0], **options)
+            function(smollm2, PROMPTS[0], **options)
 
 
 @pytest.mark.parametrize(
@@ -271,12 +273,14 @@ def test_wrong_options(
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_wrong_sampling(options: dict[str, Any], message: str) -> None:
+def test_wrong_sampling_raises(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         ll.Sampling(**options)
 
 
-def test_wrong_prompts_and_models(tiny: ll.Decoder, minilm: ll.Encoder, untyped: None) -> None:
+def test_wrong_prompts_and_models_raise(
+    tiny: ll.Decoder, minilm: ll.Encoder, untyped: None
+) -> None:
     with pytest.raises(UnavailableError, match="without a tokenizer"):
         ll.generate(tiny, "text")
     with pytest.raises(UnavailableError, match="stop strings need a tokenizer"):
@@ -284,8 +288,8 @@ def test_wrong_prompts_and_models(tiny: ll.Decoder, minilm: ll.Encoder, untyped:
     with pytest.raises(OptionError, match="at least one token"):
         ll.generate(tiny, [[]])
     for ids in ([99], [1, 2**70], [-1]):
-        words = f"tokens go from {min(ids)} to {max(ids)}, expected 0 to 29"
-        with pytest.raises(OptionError, match=words):
+        message = f"tokens go from {min(ids)} to {max(ids)}, expected 0 to 29"
+        with pytest.raises(OptionError, match=message):
             ll.generate(tiny, [ids])
     with pytest.raises(OptionError, match=r"token ids must be whole numbers, found \[1.5\]"):
         ll.generate(tiny, [[1.5]])  # pyright: ignore
@@ -304,11 +308,11 @@ def test_wrong_prompts_and_models(tiny: ll.Decoder, minilm: ll.Encoder, untyped:
 
 
 @pytest.mark.parametrize("how", [None, ll.Sampling(temperature=1.0), ll.Beam(2)])
-def test_a_model_of_nan_writes_nothing(how: ll.Sampling | ll.Beam | None) -> None:
-    """The likeliest of NaN was the first token, and a draw among them a raw error."""
+def test_a_model_of_nan_raises(how: ll.Sampling | ll.Beam | None) -> None:
+    """An error of ours: argmax would take the first NaN, and a draw fails inside PyTorch."""
     model = ll.Decoder(ll.Config.gpt2(vocabulary=9, width=8, layers=1, heads=2, context=8)).eval()
     torch.nn.init.constant_(model.embedding.tokens.weight, float("nan"))
-    with pytest.raises(OptionError, match="scores for the next token that are not numbers"):
+    with pytest.raises(OptionError, match="model gives logits that are not finite"):
         ll.generate(model, [[1, 2]], max_tokens=2, how=how)
 
 

@@ -53,10 +53,10 @@ def write(
 
 def llama(width: int = 64, vocabulary: int = 40) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Two layers, 4 heads of 16 channels, 2 key/value heads."""
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
 
     def matrix(*shape: int) -> np.ndarray:
-        return draw.standard_normal(shape).astype(np.float32) * np.float32(0.1)
+        return rng.standard_normal(shape).astype(np.float32) * np.float32(0.1)
 
     tensors = {
         "token_embd.weight": matrix(vocabulary, width),
@@ -86,7 +86,7 @@ def llama(width: int = 64, vocabulary: int = 40) -> tuple[dict[str, np.ndarray],
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-def test_dequantised_as_the_package_does(tmp_path: Path, kind: Any) -> None:
+def test_dequantised_tensors_equal_those_of_the_package(tmp_path: Path, kind: Any) -> None:
     tensors, metadata = llama()
     file = Gguf(write(tmp_path / "m.gguf", tensors, kind, **metadata))
     for theirs, ours in (
@@ -123,22 +123,22 @@ def test_small_llama_runs_as_in_transformers(tmp_path: Path) -> None:
 
 
 def scaled(factor: float) -> np.ndarray:
-    """Llama 3's stretching of the 8 frequencies of a head of 16 channels, base 10,000."""
+    """Llama 3's divisors of the 8 frequencies of a head of 16 channels, base 10,000."""
     wavelength = 2 * np.pi * 10000.0 ** (np.arange(8) / 8)
     smooth = np.clip((8192 / wavelength - 1) / 3, 0, 1)
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
-def test_rotary_scaling(tmp_path: Path) -> None:
+def test_rotary_scaling_is_read(tmp_path: Path) -> None:
     tensors, metadata = llama()
     linear = {"llama__rope__scaling__type": "linear", "llama__rope__scaling__factor": 4.0}
     path = write(tmp_path / "linear.gguf", tensors, KINDS[0], **metadata, **linear)
     assert Gguf(path).config()["rope_scaling"] == {"rope_type": "linear", "factor": 4.0}
     with_factors = {**tensors, "rope_freqs.weight": scaled(8.0)}
     path = write(tmp_path / "llama3.gguf", with_factors, KINDS[0], **metadata)
-    rule = Gguf(path).config()["rope_scaling"]
-    assert rule["rope_type"] == "llama3"
-    assert rule["factor"] == 8.0
+    scaling = Gguf(path).config()["rope_scaling"]
+    assert scaling["rope_type"] == "llama3"
+    assert scaling["factor"] == 8.0
     assert isinstance(ll.load(path), ll.Decoder)
     odd = {**tensors, "rope_freqs.weight": np.linspace(1, 8, 8).astype(np.float32) ** 2}
     path = write(tmp_path / "odd.gguf", odd, KINDS[0], **metadata)
@@ -146,8 +146,8 @@ def test_rotary_scaling(tmp_path: Path) -> None:
         ll.load(path)
 
 
-def test_sentence_piece_tokenizer(tmp_path: Path) -> None:
-    """Merges follow from the scores: the best-scored pair is joined first."""
+def test_the_merges_of_a_sentence_piece_tokenizer_follow_from_its_scores(tmp_path: Path) -> None:
+    """The best-scored pair is joined first."""
     tensors, metadata = llama()
     pieces = [
         "<unk>",
@@ -230,13 +230,13 @@ def damaged(tmp_path: Path, **changes: Any) -> Path:
         ),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_wrong_contents_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FileError, match=message) as error:
         ll.load(damaged(tmp_path, **changes))
     assert "bad.gguf" in str(error.value)
 
 
-def test_files_cut_short_are_named(tmp_path: Path, smollm2_file: Path) -> None:
+def test_truncated_files_are_named(tmp_path: Path, smollm2_file: Path) -> None:
     whole = write(tmp_path / "whole.gguf", llama()[0], KINDS[0], **llama()[1])
     data = whole.read_bytes()
     for size in (0, 3, 20, 200, 900, len(data) // 2, len(data) - 64):
@@ -248,15 +248,15 @@ def test_files_cut_short_are_named(tmp_path: Path, smollm2_file: Path) -> None:
     shutil.copyfile(smollm2_file, cut)
     with cut.open("r+b") as file:
         file.truncate(90_000_000)
-    with pytest.raises(FileError, match=r"smollm2\.gguf: cut short: tensor 'blk\.\d+\..*' needs"):
+    with pytest.raises(FileError, match=r"smollm2\.gguf: truncated: tensor 'blk\.\d+\..*' needs"):
         ll.load(cut)
 
 
-def test_the_ending_may_be_in_capitals(tmp_path: Path) -> None:
+def test_the_suffix_may_be_in_capitals(tmp_path: Path) -> None:
     assert isinstance(ll.load(damaged(tmp_path).rename(tmp_path / "M.GGUF")), ll.Decoder)
 
 
-def test_not_gguf_at_all(tmp_path: Path) -> None:
+def test_a_file_that_is_not_gguf_is_named(tmp_path: Path) -> None:
     path = tmp_path / "text.gguf"
     path.write_text("not a model, only text " * 10)
     with pytest.raises(FileError, match=r"text\.gguf: not a whole GGUF file: GGUF magic"):

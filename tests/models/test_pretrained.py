@@ -1,4 +1,4 @@
-"""Loading: parity with transformers on the same weights, our own folders, and what is refused."""
+"""Loading: parity with transformers on the same weights, our own folders, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limelight.models.tokens import Tokens
 
 
 def hf_tiny(family: str) -> Any:
-    """A small transformers model at random init."""
+    """A small transformers model with random weights."""
     import transformers
 
     torch.manual_seed(1)
@@ -43,7 +43,9 @@ def hf_tiny(family: str) -> Any:
 
 @pytest.mark.parametrize("shards", [None, "10KB"])
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
-def test_hugging_face_folders(tmp_path: Path, family: str, shards: str | None) -> None:
+def test_hugging_face_folders_equal_transformers(
+    tmp_path: Path, family: str, shards: str | None
+) -> None:
     theirs = hf_tiny(family)
     if shards is None:
         theirs.save_pretrained(tmp_path)
@@ -61,7 +63,7 @@ def test_hugging_face_folders(tmp_path: Path, family: str, shards: str | None) -
     assert ours.name == tmp_path.name
 
 
-def test_minilm_hidden_states(minilm: ll.Encoder, minilm_folder: Path) -> None:
+def test_minilm_hidden_states_equal_transformers(minilm: ll.Encoder, minilm_folder: Path) -> None:
     from transformers import AutoModel
 
     theirs = AutoModel.from_pretrained(str(minilm_folder)).eval()
@@ -76,7 +78,7 @@ def test_minilm_hidden_states(minilm: ll.Encoder, minilm_folder: Path) -> None:
     assert minilm.pooling == Pooling("mean", normalise=True, limit=256)
 
 
-def test_smollm2_hidden_states(smollm2: ll.Decoder, hf_smollm2: Any) -> None:
+def test_smollm2_hidden_states_equal_transformers(smollm2: ll.Decoder, hf_smollm2: Any) -> None:
     assert smollm2.tokens is not None
     tokens = torch.tensor([smollm2.tokens.encode("Attention is a mix of values. " * 20).ids])
     with torch.inference_mode():
@@ -87,23 +89,23 @@ def test_smollm2_hidden_states(smollm2: ll.Decoder, hf_smollm2: Any) -> None:
         assert (logits - expected).abs().max() < 1e-4
 
 
-def test_dtype(minilm_folder: Path) -> None:
+def test_weights_have_the_requested_dtype(minilm_folder: Path) -> None:
     model = ll.load(minilm_folder, dtype=torch.bfloat16)
     assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.bfloat16}
 
 
 @pytest.mark.usefixtures("untyped")
-def test_wrong_arguments() -> None:
+def test_wrong_arguments_raise() -> None:
     # Attention takes no 8-bit floats: a model of them would fail at its first text.
     for dtype in (torch.int8, torch.float8_e4m3fn, "float32", None):
         with pytest.raises(OptionError, match=r"dtype must be one of torch\.float32, .*found "):
             ll.load("minilm", dtype=dtype)  # pyright: ignore
-    for nothing in (None, "", 3):
+    for name in (None, "", 3):
         with pytest.raises(OptionError, match="name_or_path must be a name or a path, found "):
-            ll.load(nothing)  # pyright: ignore
+            ll.load(name)  # pyright: ignore
 
 
-def test_weights_live_apart_from_their_file(tmp_path: Path) -> None:
+def test_weights_are_a_copy_of_their_file(tmp_path: Path) -> None:
     hf_tiny("llama").save_pretrained(tmp_path)
     model = ll.load(tmp_path)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -115,7 +117,7 @@ def test_weights_live_apart_from_their_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "transformer"])
-def test_own_folder_round_trip(tmp_path: Path, kind: str) -> None:
+def test_own_folders_round_trip(tmp_path: Path, kind: str) -> None:
     config = {
         "encoder": ll.Config.bert(vocabulary=30, width=16, layers=2, heads=2),
         "decoder": ll.Config.llama(vocabulary=30, width=16, layers=2, heads=4, kv_heads=2),
@@ -156,83 +158,87 @@ def edit_tensors(path: Path, without: str | None = None, **changes: torch.Tensor
     save_file(tensors | {name.replace("__", "."): value for name, value in changes.items()}, path)
 
 
-def test_folders_that_do_not_fit(tmp_path: Path) -> None:
+def test_wrong_folders_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "llama"
     hf_tiny("llama").save_pretrained(folder)
     config, weights = folder / "config.json", folder / "model.safetensors"
     good = config.read_text(), weights.read_bytes()
 
-    def refuses(message: str) -> None:
+    def assert_load_fails(message: str) -> None:
         with pytest.raises(FileError, match=message):
             ll.load(folder)
         config.write_text(good[0])
         weights.write_bytes(good[1])
 
     edit_json(config, model_type="mamba")
-    refuses(r"config\.json: model_type must be one of .*, found 'mamba'")
+    assert_load_fails(r"config\.json: model_type must be one of .*, found 'mamba'")
     edit_json(config, num_attention_heads=3)
-    refuses(r"config\.json: kv_heads must divide heads")
+    assert_load_fails(r"config\.json: kv_heads must divide heads")
     edit_json(config, hidden_act="relu")
-    refuses(r"config\.json: hidden_act must be one of .*'silu'")
+    assert_load_fails(r"config\.json: hidden_act must be one of .*'silu'")
     edit_json(config, num_hidden_layers=3)
-    refuses(r"model\.safetensors: holds no tensor 'model\.layers\.2\.self_attn\.q_proj\.weight'")
+    assert_load_fails(
+        r"model\.safetensors: holds no tensor 'model\.layers\.2\.self_attn\.q_proj\.weight'"
+    )
     edit_json(config, num_hidden_layers=1)
-    refuses(r"tensor 'model\.layers\.1\..*' has no place in a model of the Llama family")
+    assert_load_fails(r"tensor 'model\.layers\.1\..*' has no place in a model of the Llama family")
     edit_json(config, intermediate_size=50)
-    refuses(
+    assert_load_fails(
         r"tensor 'model\.layers\.0\.mlp\.gate_proj\.weight' has shape \(48, 32\), expected \(50,"
     )
     edit_json(config, rope_parameters=[1])
-    refuses(r"config\.json: rope_parameters must be a table, found \[1\]")
+    assert_load_fails(r"config\.json: rope_parameters must be a table, found \[1\]")
     edit_json(config, rms_norm_eps="1e-5")
-    refuses(r"config\.json: rms_norm_eps must be a number, found '1e-5'")
+    assert_load_fails(r"config\.json: rms_norm_eps must be a number, found '1e-5'")
     config.write_text("{")
-    refuses(r"config\.json: not JSON")
+    assert_load_fails(r"config\.json: not JSON")
     config.write_text("[]")
-    refuses(r"config\.json: holds a list")
+    assert_load_fails(r"config\.json: holds a list")
     edit_tensors(weights, without="model.layers.0.mlp.down_proj.weight")
-    refuses(r"model\.safetensors: holds no tensor 'model\.layers\.0\.mlp\.down_proj\.weight'")
+    assert_load_fails(
+        r"model\.safetensors: holds no tensor 'model\.layers\.0\.mlp\.down_proj\.weight'"
+    )
     edit_tensors(weights, without="lm_head.weight")
-    refuses(r"model\.safetensors: holds no tensor 'lm_head\.weight'")
+    assert_load_fails(r"model\.safetensors: holds no tensor 'lm_head\.weight'")
     edit_tensors(weights, model__layers__1__self_attn__q_proj__weight=torch.zeros(30, 32))
-    refuses(
+    assert_load_fails(
         r"'model\.layers\.1\.self_attn\.q_proj\.weight' has shape \(30, 32\), expected \(32, 32\)"
     )
     edit_tensors(weights, model__layers__0__self_attn__k_proj__weight=torch.zeros(16, 31))
-    refuses(
+    assert_load_fails(
         r"'model\.layers\.0\.self_attn\.k_proj\.weight' has shape \(16, 31\), expected \(16, 32\)"
     )
     edit_tensors(weights, model__norm__weight=torch.zeros(31))
-    refuses(r"tensor 'model\.norm\.weight' has shape \(31,\), expected \(32,\)")
+    assert_load_fails(r"tensor 'model\.norm\.weight' has shape \(31,\), expected \(32,\)")
     edit_tensors(weights, model__norm__weight=torch.zeros(32, dtype=torch.int32))
-    refuses(r"tensor 'model\.norm\.weight' is torch\.int32")
+    assert_load_fails(r"tensor 'model\.norm\.weight' is torch\.int32")
     for size in (0, 5, 1000, len(good[1]) - 4):
         weights.write_bytes(good[1][:size])
-        refuses(r"model\.safetensors: damaged or cut short")
+        assert_load_fails(r"model\.safetensors: damaged or truncated")
 
 
-def test_a_transposed_tensor_of_three_axes(tmp_path: Path) -> None:
+def test_a_transposed_tensor_of_three_axes_is_named(tmp_path: Path) -> None:
     hf_tiny("gpt2").save_pretrained(tmp_path)
     name = "transformer__h__0__attn__c_attn__weight"
     edit_tensors(tmp_path / "model.safetensors", **{name: torch.zeros(32, 96, 1)})
-    words = (
+    message = (
         r"'transformer\.h\.0\.attn\.c_attn\.weight' has shape \(32, 96, 1\), expected \(32, 96\)"
     )
-    with pytest.raises(FileError, match=words):
+    with pytest.raises(FileError, match=message):
         ll.load(tmp_path)
 
 
 @pytest.mark.parametrize("limit", ["256", 0])
-def test_pooling_that_does_not_fit(tmp_path: Path, limit: Any) -> None:
+def test_wrong_pooling_is_named(tmp_path: Path, limit: Any) -> None:
     hf_tiny("bert").save_pretrained(tmp_path)
     (tmp_path / "modules.json").write_text("[]")
     (tmp_path / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": limit}))
-    words = rf"sentence_bert_config\.json: .* must be a whole number.*, found {limit!r}"
-    with pytest.raises(FileError, match=words):
+    message = rf"sentence_bert_config\.json: .* must be a whole number.*, found {limit!r}"
+    with pytest.raises(FileError, match=message):
         ll.load(tmp_path)
 
 
-def test_shards_that_do_not_fit(tmp_path: Path) -> None:
+def test_wrong_shards_are_named(tmp_path: Path) -> None:
     hf_tiny("llama").save_pretrained(tmp_path, max_shard_size="10KB")
     index = tmp_path / "model.safetensors.index.json"
     table = json.loads(index.read_text())["weight_map"]
@@ -243,8 +249,8 @@ def test_shards_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"holds no tensor 'model\.norm\.weight', which model"):
         ll.load(tmp_path)
     edit_json(index, weight_map={**table, "model.norm.weight": 3})
-    words = r"index\.json: weight_map\['model\.norm\.weight'\] must be a text, found 3"
-    with pytest.raises(FileError, match=words):
+    message = r"index\.json: weight_map\['model\.norm\.weight'\] must be a text, found 3"
+    with pytest.raises(FileError, match=message):
         ll.load(tmp_path)
     edit_json(index, weight_map={})
     with pytest.raises(FileError, match=r"index\.json: has no weight_map"):
@@ -265,14 +271,14 @@ def test_pickles_are_never_opened(tmp_path: Path) -> None:
         ll.load(tmp_path)
     for ending in ("bin", "pt", "ckpt", "pkl"):
         path = (tmp_path / "pytorch_model.bin").rename(tmp_path / f"pytorch_model.{ending}")
-        for place in (tmp_path, path):
+        for target in (tmp_path, path):
             with pytest.raises(FileError, match=rf"_model\.{ending}: a pickle can run any code"):
-                ll.load(place)
+                ll.load(target)
         path.rename(tmp_path / "pytorch_model.bin")
     assert not (tmp_path / "sprung").exists()
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="'minilm', 'smollm2'"):
         ll.load(tmp_path / "none")
     with pytest.raises(FileError, match=r"holds neither model\.safetensors nor"):
@@ -295,7 +301,7 @@ def test_missing_package_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
         ll.load("smollm2")
 
 
-def test_own_folder_that_does_not_fit(tmp_path: Path, untyped: None) -> None:
+def test_wrong_own_folders_are_named(tmp_path: Path, untyped: None) -> None:
     ll.save(ll.Decoder(ll.Config.gpt2(vocabulary=9, width=8, layers=1, heads=1)), tmp_path)
     path = tmp_path / "limelight.json"
     good = path.read_text()
@@ -327,7 +333,7 @@ def test_the_folder_of_a_run_is_its_newest_checkpoint(tmp_path: Path) -> None:
     assert model.name == "run"
 
 
-def test_unwritable_folder(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     model = ll.Decoder(ll.Config.gpt2(vocabulary=9, width=8, layers=1, heads=1))
     with pytest.raises(FileError, match="file: cannot be made"):

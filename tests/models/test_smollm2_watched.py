@@ -1,4 +1,4 @@
-"""SmolLM2 through transformers, watched; here because this folder's fixtures hold the model."""
+"""SmolLM2 through transformers, watched. It is tested here for the fixtures of this folder."""
 
 from __future__ import annotations
 

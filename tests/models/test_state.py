@@ -1,4 +1,4 @@
-"""Foreign weights by name, and what a model's files say of it."""
+"""Loading foreign weights by name, and describing a model from its files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from limelight.models.loading.describe import describe
 CONFIG = ll.Config.llama(vocabulary=30, width=16, layers=2, heads=4, kv_heads=2, hidden=24)
 
 
-def test_what_does_not_fit_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_missing_tensors_are_named_with_the_nearest(tmp_path: Path) -> None:
     model = ll.Decoder(CONFIG)
     state = {name: torch.full_like(tensor, 0.5) for name, tensor in model.state_dict().items()}
     assert ll.compare_weights(model, state).fits
@@ -43,20 +43,20 @@ def test_what_does_not_fit_is_named_with_the_nearest(tmp_path: Path) -> None:
     rename = {"blocks.0.attention.output.weight": "stack.blocks.0.attention.output.weight"}
     ll.load_weights(model, path, rename=rename)
     assert (model.state_dict()["stack.blocks.0.attention.output.weight"] == 0.5).all()
-    with pytest.raises(OptionError, match="rename speaks of 'nothing'"):
+    with pytest.raises(OptionError, match="rename has 'nothing', which matches none"):
         ll.load_weights(model, path, rename={"nothing": "head.weight"})
     with pytest.raises(FileError, match="a pickle can run any code"):
         ll.compare_weights(model, tmp_path / "model.pt")
 
 
-def test_info_says_where_each_number_came_from(tmp_path: Path) -> None:
-    about = json.loads(CliRunner().invoke(app, ["info", "minilm", "--json"]).stdout)
-    assert (about["family"], about["kind"]) == ("BERT", "encoder")
-    assert about["config"]["heads"] == {
+def test_info_says_where_each_number_comes_from(tmp_path: Path) -> None:
+    description = json.loads(CliRunner().invoke(app, ["info", "minilm", "--json"]).stdout)
+    assert (description["family"], description["kind"]) == ("BERT", "encoder")
+    assert description["config"]["heads"] == {
         "value": 12, "source": "config.json: num_attention_heads",
     }  # fmt: skip
-    assert about["config"]["head_size"] == {"value": 32, "source": "width / heads"}
-    assert about["parameters"] == sum(p.numel() for p in ll.load("minilm").parameters())
+    assert description["config"]["head_size"] == {"value": 32, "source": "width / heads"}
+    assert description["parameters"] == sum(p.numel() for p in ll.load("minilm").parameters())
     smollm2 = describe("smollm2")
     assert smollm2.sources["kv_heads"] == "llama.attention.head_count_kv"
     assert smollm2.formats["Q4_1"] == 210

@@ -1,4 +1,4 @@
-"""Tokenizers: ids, places in the text, and the one that a GGUF file carries."""
+"""Tokenizers: ids, spans, and the tokenizer inside a GGUF file."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_stream_gives_whole_characters_and_the_same_text(smollm2: ll.Decoder) ->
     assert "" in pieces  # some character took more than one token
 
 
-def test_special_tokens(minilm: ll.Encoder, smollm2: ll.Decoder) -> None:
+def test_special_tokens_are_known(minilm: ll.Encoder, smollm2: ll.Decoder) -> None:
     assert minilm.tokens is not None
     assert smollm2.tokens is not None
     assert minilm.tokens.special == {0, 100, 101, 102, 103}
@@ -94,7 +94,7 @@ def test_chat_equals_transformers(smollm2: ll.Decoder, hf_smollm2: Any) -> None:
     assert smollm2.tokens.chat(messages) == expected
 
 
-def test_chat_without_template(minilm: ll.Encoder) -> None:
+def test_chat_without_a_template_raises(minilm: ll.Encoder) -> None:
     assert minilm.tokens is not None
     with pytest.raises(UnavailableError, match="chat template"):
         minilm.tokens.chat([{"role": "user", "content": "hi"}])
@@ -104,7 +104,7 @@ def test_characters_round_trip(tmp_path: Path) -> None:
     tokens = Tokens.characters("to be, or not to be\n\t“é”")
     text = "not\nto\tbé”"
     assert tokens.decode(tokens.encode(text).ids) == text
-    assert tokens.encode(text).spans == [(at, at + 1) for at in range(len(text))]
+    assert tokens.encode(text).spans == [(start, start + 1) for start in range(len(text))]
     assert tokens.encode("z").ids == [0]
     tokens.save(tmp_path / "tokenizer.json")
     again = Tokens.from_file(tmp_path / "tokenizer.json", end=[1])
@@ -121,7 +121,7 @@ def test_bad_tokenizer_files_are_named(tmp_path: Path) -> None:
         Tokens.from_file(tmp_path / "tokenizer.json")
 
 
-def test_wrong_texts(minilm: ll.Encoder, untyped: None) -> None:
+def test_wrong_texts_and_ids_raise(minilm: ll.Encoder, untyped: None) -> None:
     assert minilm.tokens is not None
     with pytest.raises(OptionError, match="a text must be a str, found int"):
         minilm.tokens.encode_all(["fine", 3])  # pyright: ignore

@@ -44,7 +44,7 @@ def copy_block(ours: Block, theirs: Any) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("order", ["post", "pre"])
-def test_agrees_with_pytorch_on_the_same_weights(order: str):
+def test_hidden_states_equal_pytorch_on_the_same_weights(order: str):
     pre = order == "pre"
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(16, 4, 64, batch_first=True, norm_first=pre, dropout=0),
@@ -63,20 +63,20 @@ def test_agrees_with_pytorch_on_the_same_weights(order: str):
         if pre:
             stack.norm.load_state_dict(peer.norm.state_dict())
     source, target = tokens(2, 9), tokens(2, 6)
-    found: list[Tensor] = []
+    inputs: list[Tensor] = []
     for stack in (model.encoder, model.decoder):
-        stack.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+        stack.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
     hidden = model.decode(target, model.encode(source, lengths=[9, 5]))
-    empty = torch.arange(9) >= torch.tensor([[9], [5]])
-    memory = encoder.eval()(found[0], src_key_padding_mask=empty)
+    is_padding = torch.arange(9) >= torch.tensor([[9], [5]])
+    memory = encoder.eval()(inputs[0], src_key_padding_mask=is_padding)
     later = torch.ones(6, 6, dtype=torch.bool).triu(1)
-    expected = decoder.eval()(found[1], memory, tgt_mask=later, memory_key_padding_mask=empty)
+    expected = decoder.eval()(inputs[1], memory, tgt_mask=later, memory_key_padding_mask=is_padding)
     assert torch.allclose(hidden, expected, atol=1e-4)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "alibi", "relative"])
-def test_writing_token_by_token_equals_one_pass(positions: str):
+def test_decoding_token_by_token_equals_one_pass(positions: str):
     model = make(positions=positions, decoder_layers=3)
     source, target = tokens(2, 9), tokens(2, 7)
     whole = model(source, target, source_lengths=torch.tensor([9, 4]))
@@ -88,7 +88,7 @@ def test_writing_token_by_token_equals_one_pass(positions: str):
 
 
 @torch.no_grad()
-def test_rows_can_be_reordered_while_writing():
+def test_rows_can_be_reordered_while_decoding():
     model = make()
     source, target = tokens(2, 9), tokens(3, 4)
     memory, cache = model.encode(source, lengths=[9, 4]), model.new_cache()
@@ -97,9 +97,9 @@ def test_rows_can_be_reordered_while_writing():
     cache.select(rows)
     chosen = memory.select(rows, [4, 4, 9])
     written = torch.cat((target[rows, :2], target[:, 2:]), 1)
-    found = model.decode(target[:, 2:], chosen, cache=cache)
+    hidden = model.decode(target[:, 2:], chosen, cache=cache)
     expected = model.decode(written, model.encode(source[rows], lengths=[4, 4, 9]))
-    assert torch.allclose(found, expected[:, 2:], atol=1e-5)
+    assert torch.allclose(hidden, expected[:, 2:], atol=1e-5)
 
 
 @torch.no_grad()
@@ -112,7 +112,7 @@ def test_padding_of_the_source_changes_nothing():
     assert not torch.allclose(padded, model(longer, target), atol=1e-5)
 
 
-def test_an_interceptor_tells_self_from_cross_attention():
+def test_an_interceptor_distinguishes_self_and_cross_attention():
     model, kinds = make(), []
 
     def interceptor(call: AttentionCall) -> Tensor:
@@ -129,7 +129,7 @@ def test_an_interceptor_tells_self_from_cross_attention():
     ]  # fmt: skip
 
 
-def test_every_weight_learns():
+def test_every_weight_has_a_gradient():
     model = make(tied=False).train().double()
     model(tokens(2, 5), tokens(2, 3)).square().sum().backward()
     for name, parameter in model.named_parameters():
@@ -137,7 +137,7 @@ def test_every_weight_learns():
         assert parameter.grad.abs().max() > 1e-9, name
 
 
-def test_refusals():
+def test_wrong_shapes_and_tokens_raise():
     model = make()
     with pytest.raises(ShapeError, match=r"source has shape \(5\), expected \(b, j\)"):
         model(tokens(5), tokens(1, 3))

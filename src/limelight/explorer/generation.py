@@ -11,7 +11,7 @@ from limelight.errors import OptionError
 from limelight.explorer.worker import Job
 from limelight.labels import visible
 from limelight.models.decoder import Decoder
-from limelight.models.generation.reader import read, tokens_left
+from limelight.models.generation.batch import generation_batch, tokens_left
 from limelight.models.generation.sampling import Sampling, generators
 from limelight.models.loading.pretrained import Model
 from limelight.models.tokens import prompt_ids
@@ -56,8 +56,8 @@ def continuation(
     job.report({"prompt": [visible(model.tokens.decode([token])) for token in ids]})
     written: list[int] = []
     end = set(model.tokens.end)
-    reader = read(model, [ids], max_tokens)
-    logits, attended = _watched(reader.begin)
+    batch = generation_batch(model, [ids], max_tokens)
+    logits, attended = _watched(batch.begin)
     while len(written) < limit:
         job.pause()
         probabilities = logits[0].float().softmax(-1)
@@ -83,7 +83,7 @@ def continuation(
         if token in end:
             break
         if len(written) < limit:
-            logits, attended = _watched(lambda token=token: reader.step([token]))
+            logits, attended = _watched(lambda token=token: batch.step([token]))
     why = "end" if written and written[-1] in end else "length"
     return {"ids": written, "why": why}
 

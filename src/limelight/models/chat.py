@@ -1,8 +1,8 @@
-"""Chat templates: a conversation becomes a prompt, in a process of its own and within bounds.
+"""Chat templates: a conversation becomes a prompt, rendered in a child process with limits.
 
-Templates come with checkpoints of unknown origin. Jinja's sandbox keeps them from Python, but not
-from running for ever or filling the memory, so a child process renders them under limits that the
-system enforces; it takes a quarter of a second.
+Templates come with checkpoints of unknown origin. Jinja's sandbox keeps them away from Python, but
+not from running forever or exhausting memory, so a child process renders them under limits that
+the operating system enforces; it takes a quarter of a second.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from limelight.errors import LimelightError, UnavailableError
 
 LIMIT = 1 << 20
-"""Characters of the longest template, and of the longest prompt that one may make."""
+"""Characters of the longest template, and of the longest prompt that one may produce."""
 CPU_SECONDS, MEMORY = 5, 1 << 30
 WALL_SECONDS = 60.0
-"""More than the processor's, for machines that have other things to do."""
+"""Longer than CPU_SECONDS, for a machine that is busy."""
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """The text that a Jinja template makes of these values.
+    """Render a Jinja template with these values.
 
     >>> render("{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}",
     ...     {"messages": [{"role": "user", "content": "hi"}]})
@@ -40,7 +40,7 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     if not sys.executable:
         raise UnavailableError("chat templates need a Python interpreter to run in: found none")
     try:
-        done = subprocess.run(
+        child = subprocess.run(
             [sys.executable, "-m", __name__],
             input=json.dumps({"template": template, "values": dict(values)}).encode(),
             capture_output=True,
@@ -49,20 +49,20 @@ def render(template: str, values: Mapping[str, Any]) -> str:
         )
     except subprocess.TimeoutExpired:
         raise LimelightError(f"the chat template ran for {WALL_SECONDS:.0f} s") from None
-    if done.returncode < 0:  # ended by the system
+    if child.returncode < 0:  # killed by a signal
         raise LimelightError(f"the chat template ran for more than {CPU_SECONDS} s")
     try:
-        answer = json.loads(done.stdout)
+        result = json.loads(child.stdout)
     except ValueError:
-        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        reason = child.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise LimelightError(f"the chat template could not be run: {reason}") from None
-    if "error" in answer:
-        raise LimelightError(answer["error"])
-    return str(answer["text"])
+    if "error" in result:
+        raise LimelightError(result["error"])
+    return str(result["text"])
 
 
-def _limit() -> None:
-    """Bounds on this process; where the system knows none, the parent's clock remains."""
+def _limit_resources() -> None:
+    """Limit this process; where the system has no limits, the parent's timeout remains."""
     try:
         import resource
     except ModuleNotFoundError:
@@ -82,13 +82,13 @@ def _render(template: str, values: dict[str, Any]) -> dict[str, str]:
     def fail(message: str) -> None:
         raise TemplateError(message)
 
-    def now(form: str) -> str:
-        return datetime.now().strftime(form)
+    def now(pattern: str) -> str:
+        return datetime.now().strftime(pattern)
 
     def as_json(value: Any, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent)
 
-    # As Hugging Face sets it up.
+    # The settings of Hugging Face, which templates are written for.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
@@ -112,5 +112,5 @@ def _render(template: str, values: dict[str, Any]) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    _limit()
+    _limit_resources()
     json.dump(_render(**json.load(sys.stdin)), sys.stdout)

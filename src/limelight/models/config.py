@@ -23,7 +23,7 @@ ModelBiases = Literal["none", "inputs", "attention", "all"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The architecture of a model. Frozen; combinations that make no sense are refused.
+    """The architecture of a model. Frozen; combinations that make no sense raise.
 
     >>> Config.llama(layers=2, width=64, heads=4, kv_heads=3)
     Traceback (most recent call last):
@@ -34,25 +34,25 @@ class Config:
     """
 
     kind: Kind
-    """encoder: every token sees all; decoder: each sees those before; transformer: both, joined;
-    vision: an encoder whose tokens are the patches of a picture"""
+    """encoder: every token sees all others; decoder: each sees those before it; transformer: an
+    encoder and a decoder that attends to it; vision: an encoder of the patches of a picture"""
     vocabulary: int
-    """tokens that it knows; of a vision model its classes, 0 for none"""
+    """the number of tokens; of a vision model the number of classes, 0 for none"""
     width: int
     layers: int
     heads: int
     context: int
     """tokens in the longest text; a limit where positions are learned"""
     decoder_layers: int | None = None
-    """of a transformer; as many as `layers` unless given"""
+    """of a transformer; `layers` unless given"""
     kv_heads: int = cast("int", None)
-    """g, the key/value heads; fewer than heads: grouped; as many as heads unless given"""
+    """g, the key/value heads; fewer than heads for grouped-query attention; `heads` unless given"""
     head_size: int = cast("int", None)
     """d, the channels of a head; width / heads unless given"""
     value_rank: int | None = None
-    """the rank of the value map, full unless given"""
+    """the rank of the value projection, full unless given"""
     heads_see: Sight = "all"
-    """of self-attention: all of the input, or each head its own slice: see `Attention`"""
+    """whether a head of self-attention reads the whole input or its own slice: see `Attention`"""
     hidden: int = cast("int", None)
     """channels inside the feed-forward layer, 4·width unless given"""
     positions: Positions = "learned"
@@ -63,9 +63,9 @@ class Config:
     window: int | None = None
     """how many tokens back (an encoder: and ahead) a token sees, all unless given"""
     global_layers: tuple[int, ...] = ()
-    """of a decoder with a window: layers that see all nevertheless"""
+    """of a decoder with a window: the layers that have none"""
     window_base: float | None = None
-    """the rotary base of layers with a window, where it differs; they have no scaling then"""
+    """the rotary base of layers with a window, if it differs; they then have no scaling"""
     scale: float | None = None
     """of the scores, 1/√d unless given"""
     softcap: float | None = None
@@ -77,9 +77,9 @@ class Config:
     head_norm: bool = False
     """an RMS norm on each query and key head (Qwen 3, Gemma 3)"""
     logit_bias: bool = False
-    """whether a transformer adds a number for each token to the logits (BART)"""
+    """whether a transformer adds a learned bias per token to the logits (BART)"""
     embedding_width: int | None = None
-    """channels of the token table where a matrix maps them to width (ELECTRA)"""
+    """channels of the token table, if a matrix maps them to width (ELECTRA)"""
     activation: Activation = "gelu"
     norm: Norm = "layer"
     norm_eps: float = 1e-5
@@ -88,16 +88,16 @@ class Config:
     bias: ModelBiases = "all"
     """none; inputs: of Q, K, V; attention: W^O too; all: feed-forward too"""
     embedding: EmbeddingKind = "plain"
-    """scaled: times √width, with the first weights of the 2017 paper; normed: a norm after it;
+    """scaled: times √width, initialised as in the 2017 paper; normed: followed by a norm;
     scaled_normed: both"""
     target_embedding: Literal["shared", "own"] = "shared"
     """own: the target of a transformer has positions and a norm of its own (BART)"""
     image: tuple[int, int] | None = None
-    """height and width in pixels of what a vision model reads"""
+    """height and width in pixels of the pictures that a vision model reads"""
     patch: int | None = None
-    """the side of the patches that a vision model cuts them into"""
+    """the side in pixels of a vision model's patches"""
     segments: int = 0
-    """kinds of segment that have a vector of their own (BERT)"""
+    """the number of segment embeddings (BERT's token types)"""
     tied: bool = True
     """whether the token table is also the output matrix"""
     dropout: float = 0.0
@@ -180,7 +180,7 @@ class Config:
         if not self.head_size:
             raise OptionError(
                 f"width must be a multiple of heads, found width = {self.width}, "
-                f"heads = {self.heads}; give head_size otherwise"
+                f"heads = {self.heads}; otherwise pass head_size"
             )
         if self.heads % self.kv_heads:
             raise OptionError(
@@ -189,7 +189,11 @@ class Config:
             )
         if self.heads_see == "slice":
             if self.kv_heads != self.heads or self.value_rank is not None:
-                raise OptionError("heads_see='slice' goes without kv_heads and value_rank")
+                raise OptionError(
+                    "heads_see='slice' needs kv_heads = heads and no value_rank, found "
+                    f"kv_heads = {self.kv_heads}, heads = {self.heads}, "
+                    f"value_rank = {self.value_rank}"
+                )
             if self.width % self.heads:
                 raise OptionError(
                     f"heads_see='slice' needs a width that is a multiple of heads, "
@@ -209,7 +213,7 @@ class Config:
 
     @property
     def cache_window(self) -> int | None:
-        """How many tokens back any layer sees, which is what a cache keeps; None: all."""
+        """How many tokens back any layer sees, which a cache has to keep; None: all."""
         return None if self.global_layers else self.window
 
     @classmethod
@@ -265,13 +269,13 @@ class Config:
             context=4096, positions="rotary", activation="swiglu", norm="rms", bias="none",
             tied=False,
         )  # fmt: skip
-        # A preset of another width keeps the proportion of its feed-forward layer, 8/3 in eights.
+        # The feed-forward layer follows the width: 8/3 of it, rounded up to a multiple of 8.
         if "width" in changes and "hidden" not in changes:
             changes["hidden"] = -(-8 * check_whole("width", changes["width"]) // 24) * 8
         return preset.changed(**changes)
 
     def changed(self, **changes: Any) -> Config:
-        """The same but for these fields; sizes that follow from width and heads follow again."""
+        """A copy with these fields changed; sizes derived from width and heads are derived anew."""
         names = {field.name for field in fields(self)}
         for name in changes:
             if name not in names:
@@ -285,7 +289,7 @@ class Config:
         return Config(**values)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for a JSON or TOML file; what is as by default is left out.
+        """Plain values for a JSON or TOML file; fields at their defaults are left out.
 
         >>> Config.from_dict(Config.bert().as_dict()) == Config.bert()
         True
@@ -303,7 +307,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Config:
-        """The config that `as_dict` wrote; unknown and missing names are refused."""
+        """The config that `as_dict` wrote; unknown and missing names raise."""
         check_names("config", values, (field.name for field in fields(cls)))
         required = [field.name for field in fields(cls) if field.default is MISSING]
         missing = [name for name in required if name not in values]
@@ -320,7 +324,7 @@ class Config:
 
 
 def _derived(width: int, heads: int) -> dict[str, int]:
-    """The sizes that follow from width and heads; a head size of 0 where they do not divide."""
+    """The sizes that follow from width and heads; head_size 0 where heads does not divide width."""
     return {
         "kv_heads": heads,
         "head_size": 0 if width % heads else width // heads,
@@ -329,7 +333,7 @@ def _derived(width: int, heads: int) -> dict[str, int]:
 
 
 def make_scaling(values: dict[str, Any]) -> Scaling:
-    """A rotary scaling from plain values: its `kind` and what that kind takes.
+    """A rotary scaling from plain values: its `kind` and the options of that kind.
 
     >>> make_scaling({"kind": "linear", "factor": 2.0})
     LinearScaling(factor=2.0)
@@ -337,15 +341,15 @@ def make_scaling(values: dict[str, Any]) -> Scaling:
     check_value("rotary_scaling", values, dict)
     options = dict(values)
     kind = options.pop("kind", None)
-    rule = SCALINGS.get(str(kind))
-    if rule is None:
+    scaling = SCALINGS.get(str(kind))
+    if scaling is None:
         kinds = ", ".join(map(repr, SCALINGS))
         raise OptionError(f"rotary scaling kind must be one of {kinds}, found {kind!r}")
-    takes = {field.name for field in fields(rule)}
-    if not set(options) <= takes:
-        extra = ", ".join(sorted(set(options) - takes))
+    names = {field.name for field in fields(scaling)}
+    if not set(options) <= names:
+        extra = ", ".join(sorted(set(options) - names))
         raise OptionError(f"rotary scaling {kind!r} does not take: {extra}")
     try:
-        return rule(**options)
+        return scaling(**options)
     except TypeError as error:
-        raise OptionError(f"rotary scaling {kind!r} needs: {', '.join(sorted(takes))}") from error
+        raise OptionError(f"rotary scaling {kind!r} needs: {', '.join(sorted(names))}") from error

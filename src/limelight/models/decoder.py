@@ -32,7 +32,7 @@ class Decoder(nn.Module):
     >>> model(torch.randint(100, (2, 7))).shape
     torch.Size([2, 7, 100])
 
-    Prompts of different length, packed, fill a cache; then all go on together:
+    Packed prompts of different lengths fill a cache; then all rows continue together:
 
     >>> cache = model.new_cache()
     >>> with torch.inference_mode():
@@ -44,9 +44,9 @@ class Decoder(nn.Module):
     """
 
     tokens: Tokens | None = None
-    """the tokenizer that it came with"""
+    """the tokenizer it was loaded with"""
     name: str = ""
-    """what it was loaded as"""
+    """the name it was loaded by"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -66,12 +66,12 @@ class Decoder(nn.Module):
         lengths: Sequence[int] | Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Logits of the next token at every place: `b n v`, or `total v` when packed.
+        """Logits of the next token at every position: `b n v`, or `total v` when packed.
 
         Args:
             tokens: `b n`, or packed `total` with `lengths`.
             lengths: tokens of each text: real ones of each padded row, or of each packed text.
-            cache: what was read before; the tokens follow it and are appended to it.
+            cache: the tokens read so far; `tokens` follow them and are appended.
         """
         return self.logits(self.hidden(tokens, lengths=lengths, cache=cache))
 
@@ -106,5 +106,5 @@ class Decoder(nn.Module):
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def new_cache(self, capacity: int = 64) -> Cache:
-        """An empty cache that fits this model, with room for `capacity` tokens to begin with."""
+        """An empty cache that fits this model, with memory for `capacity` tokens at first."""
         return Cache(self.config.layers, window=self.config.cache_window, capacity=capacity)

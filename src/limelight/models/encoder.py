@@ -28,7 +28,7 @@ class Encoder(nn.Module):
     >>> encoder(torch.randint(100, (2, 7))).shape
     torch.Size([2, 7, 16])
 
-    Texts of different length, packed without padding, give the same as each by itself:
+    Texts of different lengths, packed without padding, give the same vectors as each by itself:
 
     >>> packed = encoder(torch.arange(9), lengths=[4, 5])
     >>> torch.allclose(packed[:4], encoder(torch.arange(4)[None])[0], atol=1e-6)
@@ -36,11 +36,11 @@ class Encoder(nn.Module):
     """
 
     tokens: Tokens | None = None
-    """the tokenizer that it came with"""
+    """the tokenizer it was loaded with"""
     name: str = ""
-    """what it was loaded as"""
+    """the name it was loaded by"""
     pooling: Pooling = Pooling()
-    """how `embed` makes one vector of a text"""
+    """how `embed` turns a text into one vector"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Encoder(nn.Module):
         Args:
             tokens: `b n`, or packed `total` with `lengths`.
             lengths: tokens of each text: real ones of each padded row, or of each packed text.
-            segments: which segment each token belongs to, shaped as tokens; 0 unless given.
+            segments: the segment of each token, in the shape of `tokens`; 0 unless given.
 
         Returns:
             `b n m`, or `total m` when packed.
@@ -74,13 +74,13 @@ class Encoder(nn.Module):
         return x if inputs.packed is None else x[0]
 
     def embed(self, texts: str | Sequence[str], *, progress: bool | None = None) -> Tensor:
-        """One vector for each text, as `pooling` says: `b m`, or `m` for a single text.
+        """One vector for each text, pooled by `pooling`: `b m`, or `m` for a single text.
 
-        Texts are sorted by length and packed without padding; the result is in their own order.
+        Texts are sorted by length and packed without padding; the result is in the order given.
 
         Args:
-            texts: one or many; longer ones are cut at `pooling.limit` tokens.
-            progress: whether to show a bar on the terminal; on long input unless given.
+            texts: one or many; longer ones are truncated to `pooling.limit` tokens.
+            progress: whether to show a progress bar; unless given, for long input on a terminal.
 
         >>> import limelight as ll
         >>> vectors = ll.load("minilm").embed(["A cat sat.", "A kitten sat.", "Stocks fell."])

@@ -15,7 +15,7 @@ from limelight.models.encoder import Encoder
 
 
 def mean_pool(hidden: Tensor, lengths: Sequence[int] | Tensor) -> Tensor:
-    """One vector a text: the mean of its real tokens.
+    """One vector per text: the mean of its real tokens.
 
         out_t = Σ hidden_n / length_t over the tokens n of text t
 
@@ -33,10 +33,12 @@ def mean_pool(hidden: Tensor, lengths: Sequence[int] | Tensor) -> Tensor:
     values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
     counts = torch.tensor(values, device=hidden.device)
     if min(values, default=1) < 1:
-        raise ShapeError(f"lengths are {values}, expected at least 1 token a text")
+        raise ShapeError(f"lengths are {values}, expected at least 1 token per text")
     if hidden.ndim == 2:
         if sum(values) != hidden.shape[0]:
-            raise ShapeError(f"lengths sum to {sum(values)}, expected {hidden.shape[0]} as hidden")
+            raise ShapeError(
+                f"lengths sum to {sum(values)}, expected {hidden.shape[0]}, the rows of hidden"
+            )
         return torch.segment_reduce(hidden, "mean", lengths=counts)
     if (
         hidden.ndim != 3
@@ -52,7 +54,7 @@ def mean_pool(hidden: Tensor, lengths: Sequence[int] | Tensor) -> Tensor:
 
 
 class MaskedLM(nn.Module):
-    """Predicts the token at every place from the whole text (BERT's training task).
+    """Predicts the token at every position from the whole text (BERT's training task).
 
         logits = norm(gelu(hidden · W)) · tokensᵀ + bias     `b n` → `b n v`
 
@@ -70,7 +72,7 @@ class MaskedLM(nn.Module):
         self.transform = nn.Linear(config.width, config.width)
         self.norm = make_norm(config.norm, config.width, config.norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary))
-        _first(self.transform)
+        _init_linear(self.transform)
 
     def forward(
         self,
@@ -79,10 +81,10 @@ class MaskedLM(nn.Module):
         lengths: Sequence[int] | Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """Logits at every place; arguments as `Encoder`."""
+        """Logits at every position; arguments as for `Encoder`."""
         hidden = self.encoder(tokens, lengths=lengths, segments=segments)
-        guess = self.norm(F.gelu(self.transform(hidden)))
-        return F.linear(guess, self.encoder.embedding.tokens.weight, self.bias)
+        hidden = self.norm(F.gelu(self.transform(hidden)))
+        return F.linear(hidden, self.encoder.embedding.tokens.weight, self.bias)
 
 
 class Classifier(nn.Module):
@@ -104,8 +106,8 @@ class Classifier(nn.Module):
         self.encoder = encoder
         self.pool = nn.Linear(width, width)
         self.classes = nn.Linear(width, classes)
-        _first(self.pool)
-        _first(self.classes)
+        _init_linear(self.pool)
+        _init_linear(self.classes)
 
     def forward(
         self,
@@ -114,7 +116,7 @@ class Classifier(nn.Module):
         lengths: Sequence[int] | Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the classes; arguments as `Encoder`."""
+        """Logits of the classes; arguments as for `Encoder`."""
         hidden = self.encoder(tokens, lengths=lengths, segments=segments)
         if hidden.ndim == 2:
             assert lengths is not None
@@ -128,6 +130,6 @@ class Classifier(nn.Module):
 
 
 @torch.no_grad()
-def _first(layer: nn.Linear) -> None:
+def _init_linear(layer: nn.Linear) -> None:
     nn.init.normal_(layer.weight, std=0.02)
     nn.init.zeros_(layer.bias)

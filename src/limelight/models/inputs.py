@@ -32,14 +32,14 @@ class Inputs(NamedTuple):
     tokens: Tensor
     """b n, whole numbers; b = 1 when packed"""
     positions: Tensor
-    """b n, or 1 n when all rows alike"""
+    """b n, or 1 n when all rows share them"""
     last: int
-    """the furthest position"""
+    """the largest position"""
     mask: Mask | None
     packed: tuple[int, ...] | None
     """the lengths of packed texts"""
     local: Mask | None = None
-    """of layers with a window, in a model that also has layers without"""
+    """the mask of layers with a window, in a model that also has layers without one"""
 
 
 def prepare_inputs(
@@ -50,15 +50,15 @@ def prepare_inputs(
     local: Mask | None = None,
     cache: Cache | None = None,
 ) -> Inputs:
-    """Check the tokens of a call and say where they stand.
+    """Check the tokens of a call, and work out their positions and masks.
 
-    `reach` is what a token of a text may see, `local` what it may in layers with a window where
-    some layers have none.
+    `reach` is what a token of a text may see; `local` is the same for layers with a window, in a
+    model where some layers have none.
     """
     inputs = _prepare(tokens, lengths, reach, cache)
     if local is None:
         return inputs
-    # The cache holds all that any layer sees, also for a single new token.
+    # The cache holds what the layers without a window see, so that even one new token needs a mask.
     if cache is not None and tokens.ndim == 2:
         if cache.lengths is None:
             return inputs._replace(local=local)
@@ -95,13 +95,13 @@ def _prepare(
             return Inputs(tokens, arange, n - 1, reach, None)
         filled = padding(counts)
         return Inputs(tokens, arange, n - 1, filled if reach is None else reach & filled, None)
-    return _continue(tokens, arange, reach, cache)
+    return _prepare_cached(tokens, arange, reach, cache)
 
 
-def _continue(tokens: Tensor, arange: Tensor, reach: Mask | None, cache: Cache) -> Inputs:
+def _prepare_cached(tokens: Tensor, arange: Tensor, reach: Mask | None, cache: Cache) -> Inputs:
     """Tokens that follow those of the cache."""
     b, n = tokens.shape
-    # The columns shown to a single new token are just those it may see.
+    # A single new token is given exactly the columns it may see.
     mask = None if n == 1 else reach
     if cache.lengths is None:
         return Inputs(tokens, arange + cache.length, cache.length + n - 1, mask, None)
@@ -129,14 +129,14 @@ def _prepare_packed(
     if counts is None:
         raise ShapeError("packed tokens (one axis) need lengths=, the tokens of each text")
     if sum(counts) != total:
-        raise ShapeError(f"lengths sum to {sum(counts)}, expected {total} as tokens")
+        raise ShapeError(f"lengths sum to {sum(counts)}, expected {total}, the number of tokens")
     if cache is not None:
         if cache.length:
             raise OptionError(
                 f"packed prompts need an empty cache, found {cache.length} tokens in it"
             )
         if not counts or min(counts) < 1:
-            raise ShapeError(f"lengths are {list(counts)}, expected at least 1 token a prompt")
+            raise ShapeError(f"lengths are {list(counts)}, expected at least 1 token per prompt")
         cache.begin_packed(counts, tokens.device)
     sizes = torch.tensor(counts, dtype=torch.int64, device=tokens.device)
     starts = (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
@@ -146,10 +146,10 @@ def _prepare_packed(
 
 
 def causal_reach(back: int | None) -> Mask:
-    """What a token of a decoder may see: those before it, at most `back` of them."""
+    """What a token of a decoder may see: itself and those before it, at most `back` of them."""
     return causal() if back is None else window(back)
 
 
 def full_reach(around: int | None) -> Mask | None:
-    """What a token of an encoder may see: all, or `around` on either side."""
+    """What a token of an encoder may see: everything, or `around` tokens on either side."""
     return None if around is None else window(around, around)

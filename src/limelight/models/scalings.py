@@ -1,4 +1,4 @@
-"""The rotary part of a Hugging Face config.json, old and new spelling."""
+"""The rotary settings of a Hugging Face config.json, in the old and the new spelling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limelight.layers.rotary import (
 
 
 def scaling_from_hf(hf: Mapping[str, Any]) -> tuple[float, Scaling | None]:
-    """The base of the angles and the rule that stretches them.
+    """The base of the rotary angles and how they are scaled.
 
     >>> scaling_from_hf({"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}})
     (500000.0, LinearScaling(factor=2.0))
@@ -30,10 +30,10 @@ def scaling_from_hf(hf: Mapping[str, Any]) -> tuple[float, Scaling | None]:
         return base, None
     context = take(hf, "max_position_embeddings", int, 2048)
     trained = take(rope, "original_max_position_embeddings", int) or context
-    return base, _make(kind, rope, context, trained)
+    return base, _make_scaling(kind, rope, context, trained)
 
 
-def _make(kind: str, rope: Mapping[str, Any], context: int, trained: int) -> Scaling:
+def _make_scaling(kind: str, rope: Mapping[str, Any], context: int, trained: int) -> Scaling:
     def need(name: str) -> float:
         value = take(rope, name, float)
         if value is None:
@@ -66,12 +66,12 @@ def _make(kind: str, rope: Mapping[str, Any], context: int, trained: int) -> Sca
 
 
 def _amplitude(rope: Mapping[str, Any], factor: float) -> float | None:
-    """YaRN's factor on cos and sin where the file gives one, itself or as a ratio of two."""
+    """YaRN's factor on cos and sin, if the file gives it or the two numbers it follows from."""
     amplitude = take(rope, "attention_factor", float)
     if amplitude is not None:
         return amplitude
-    over, under = take(rope, "mscale", float), take(rope, "mscale_all_dim", float)
-    if not over or not under or factor <= 1:
+    mscale, all_dim = take(rope, "mscale", float), take(rope, "mscale_all_dim", float)
+    if not mscale or not all_dim or factor <= 1:
         return None
     growth = 0.1 * math.log(factor)
-    return (growth * over + 1) / (growth * under + 1)
+    return (growth * mscale + 1) / (growth * all_dim + 1)

@@ -1,11 +1,12 @@
 """What all models share: the embedding, the stack of blocks, and their initial weights.
 
-Names in the state dict (t counts blocks from 0; those in brackets exist by the config's choice):
+Names in the state dict (t counts blocks from 0; whether those in brackets exist depends on the
+config):
 
     embedding.tokens.weight                  vocabulary m
     [embedding.positions.weight]             context m                  positions="learned"
     [embedding.segments.weight]              segments m
-    [embedding.norm.weight, .bias]           m                          embedding="normed"
+    [embedding.norm.weight, .bias]           m                          embedding="[scaled_]normed"
     [embedding.up.weight, .bias]             m c                        embedding_width=c
     stack.blocks.t.attention.inputs.weight   h·d + 2·g·d  m             Q rows, K rows, V rows
                                              h 3·d m/h                  heads_see="slice"
@@ -20,7 +21,7 @@ Names in the state dict (t counts blocks from 0; those in brackets exist by the 
     [stack.blocks.t.feedforward.up.bias, .down.bias]
     stack.blocks.t.feedforward_norm.weight, [.bias]
     [stack.blocks.t.attention_out_norm.weight, .feedforward_out_norm.weight]  order="sandwich"
-    [stack.norm.weight, .bias]               m                          order="pre"
+    [stack.norm.weight, .bias]               m                          order="pre", "sandwich"
     [stack.relative.table]                   buckets h                  positions="relative"
 """
 
@@ -56,8 +57,8 @@ _ATTENTION_BIAS: dict[str, Biases] = {
 }
 
 
-class Placing(nn.Module):
-    """What is added to the vectors of tokens `b n m`: positions, segments, a norm."""
+class PositionalEmbedding(nn.Module):
+    """Everything in an embedding but the token table: positions, segments, norm, dropout."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -73,16 +74,16 @@ class Placing(nn.Module):
         normed = config.embedding in ("normed", "scaled_normed")
         self.norm = make_norm(config.norm, width, config.norm_eps) if normed else None
 
-    def place(self, x: Tensor, inputs: Inputs, segments: Tensor | None = None) -> Tensor:
-        """`b n m` → `b n m`."""
+    def add_positions(self, x: Tensor, inputs: Inputs, segments: Tensor | None = None) -> Tensor:
+        """Token vectors → the input of the first block: `b n m` → `b n m`."""
         if self.config.embedding in ("scaled", "scaled_normed"):
             x = x * math.sqrt(self.config.width)
         if self.positions is not None:
             if inputs.last >= self.config.context:
                 raise ShapeError(
                     f"tokens reach position {inputs.last}, "
-                    f"expected at most {self.config.context - 1}: the model has learned "
-                    f"{self.config.context} positions"
+                    f"expected at most {self.config.context - 1}: the model has "
+                    f"{self.config.context} learned positions"
                 )
             x = x + self.positions(inputs.positions)
         elif self.config.positions == "sinusoidal":
@@ -97,7 +98,7 @@ class Placing(nn.Module):
     def _add_segments(self, x: Tensor, inputs: Inputs, segments: Tensor | None) -> Tensor:
         if self.segments is None:
             if segments is not None:
-                raise OptionError("segments were given, but this model has none")
+                raise OptionError("segments must be None: this model has no segment embeddings")
             return x
         if segments is None:
             return x + self.segments.weight[0]
@@ -107,13 +108,13 @@ class Placing(nn.Module):
         if segments.shape != inputs.tokens.shape and segments[None].shape != inputs.tokens.shape:
             raise ShapeError(
                 f"segments has shape {shape_text(segments)}, "
-                f"expected {shape_text(inputs.tokens)} as tokens"
+                f"expected {shape_text(inputs.tokens)}, the shape of tokens"
             )
         return x + self.segments(segments.view(inputs.tokens.shape))
 
 
-class Embedding(Placing):
-    """Tokens as vectors, with what is added to them: `b n` → `b n m`.
+class Embedding(PositionalEmbedding):
+    """Token ids → vectors: `b n` → `b n m`.
 
     x = scale · tokens[token] + positions[p] + segments[segment], then norm and dropout
     """
@@ -128,10 +129,10 @@ class Embedding(Placing):
         self._add_tables(inner)
 
     def forward(self, inputs: Inputs, segments: Tensor | None = None) -> Tensor:
-        return self.place(self.look_up(inputs.tokens), inputs, segments)
+        return self.add_positions(self.look_up(inputs.tokens), inputs, segments)
 
     def look_up(self, tokens: Tensor) -> Tensor:
-        """The vectors of tokens alone: `b n` → `b n m`."""
+        """The rows of the token table: `b n` → `b n m`."""
         try:
             return self.tokens(tokens)
         except IndexError as error:
@@ -144,14 +145,14 @@ class Embedding(Placing):
 class Stack(nn.Module):
     """Blocks one after the other, and what they share: `b n m` → `b n m`.
 
-    Rotations and biases of the positions are made once a pass, not once a block.
+    Rotations and position biases are computed once per pass, not once per block.
     """
 
     def __init__(self, config: Config, layers: int, *, causal: bool, cross: bool = False) -> None:
         super().__init__()
         self.blocks = nn.ModuleList([make_block(config, cross=cross) for _ in range(layers)])
-        pre = config.order in ("pre", "sandwich")
-        self.norm = make_norm(config.norm, config.width, config.norm_eps) if pre else None
+        unnormed = config.order in ("pre", "sandwich")  # what the last block returns
+        self.norm = make_norm(config.norm, config.width, config.norm_eps) if unnormed else None
         self.rotary = self.local_rotary = self.relative = None
         self._global = frozenset(config.global_layers)
         self._alibi: Alibi | None = None
@@ -185,14 +186,15 @@ class Stack(nn.Module):
         local = rotation if self.local_rotary is None else self.local_rotary(inputs.positions)
         bias: Tensor | Alibi | None = self._alibi
         if self.relative is not None:
-            past = cache is not None and inputs.packed is None
-            bias = self.relative(new, cache.visible(new) if cache is not None and past else new)
+            # Packed tokens are the first of their cache: they see no others.
+            keys = new if cache is None or inputs.packed is not None else cache.visible(new)
+            bias = self.relative(new, keys)
         for index, block in enumerate(self.blocks):
-            everywhere = inputs.local is None or index in self._global
+            is_global = inputs.local is None or index in self._global
             x = block(
                 x, memory,
-                mask=inputs.mask if everywhere else inputs.local, bias=bias,
-                rotation=rotation if everywhere else local, memory_mask=memory_mask,
+                mask=inputs.mask if is_global else inputs.local, bias=bias,
+                rotation=rotation if is_global else local, memory_mask=memory_mask,
                 cache=None if cache is None else cache.blocks[index],
             )  # fmt: skip
         if cache is not None:
@@ -212,7 +214,7 @@ def make_block(config: Config, *, cross: bool = False) -> Block:
         ),
         order=config.order,
         norm=lambda width: make_norm(config.norm, width, config.norm_eps),
-        # A memory has no slices of its own: who looks at it sees all of it.
+        # heads_see is about self-attention: every head reads the whole memory.
         cross=_make_attention(config, heads_see="all") if cross else None,
         dropout=config.dropout,
     )
@@ -246,17 +248,18 @@ def check_cache(cache: Cache, config: Config, layers: int) -> None:
 
 @torch.no_grad()
 def init_weights(model: nn.Module, config: Config) -> None:
-    """Draw the weights that training starts from.
+    """Draw the initial weights.
 
-    Normal with a spread of 0.02, and 0.02/√(2·layers) for what is added to the residual stream, as
-    GPT-2; with embedding="scaled" as in 2017: Glorot's for matrices, 1/√m for tokens.
+    As in GPT-2: normal with a standard deviation of 0.02, or 0.02/√(2·layers) for matrices that
+    write to the residual stream. With a scaled embedding as in the 2017 paper: Glorot's uniform
+    initialisation for matrices, and a standard deviation of 1/√m for tokens.
     """
     scaled = config.embedding in ("scaled", "scaled_normed")
     residual = 0.02 / math.sqrt(2 * config.layers)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | HeadLinear):
             if scaled:
-                # Glorot's is a rule for matrices; the heads of a HeadLinear have one each.
+                # Glorot's bound depends on a matrix's sides; a HeadLinear has a matrix per head.
                 for matrix in module.weight.view(-1, *module.weight.shape[-2:]):
                     nn.init.xavier_uniform_(matrix)
             else:

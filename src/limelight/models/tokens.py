@@ -1,4 +1,4 @@
-"""Text to token ids and back, each token with its place in the text."""
+"""Text to token ids and back, each token with its span in the text."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Encoded(NamedTuple):
 
     ids: list[int]
     spans: list[tuple[int, int]]
-    """Where each token stands in the text, in characters; (0, 0) for tokens that are not in it."""
+    """Start and end of each token, in characters; (0, 0) for tokens that are not in the text."""
     pieces: list[str]
     """Each token as the vocabulary writes it."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenizer: the `tokenizers` library's own, with the ids a model ends and begins with.
+    """A tokenizer of the `tokenizers` library, with the ids that open a text and end a generation.
 
     >>> tokens = Tokens.characters("abc ")
     >>> tokens.encode("cab").ids
@@ -48,33 +48,35 @@ class Tokens:
     chat_template: str | None = field(default=None, repr=False)
     """Jinja source that turns a conversation into a prompt."""
     trained: int | None = None
-    """Tokens that texts were cut to in training, special tokens included, where the file says."""
+    """Tokens that texts were truncated to in training, special ones included, if the file says."""
 
     def __len__(self) -> int:
         return self.tokenizer.get_vocab_size()
 
     def encode(self, text: str, *, limit: int | None = None) -> Encoded:
-        """The ids of a text, the tokenizer's own special tokens included, and their places.
+        """The ids of a text, with the tokenizer's special tokens, and their spans.
 
-        `limit` keeps the first tokens that, special tokens included, are at most so many.
+        With a `limit` the text is truncated so that there are at most so many, special tokens
+        included.
         """
         return self.encode_all([text], limit=limit)[0]
 
     def encode_all(self, texts: Sequence[str], *, limit: int | None = None) -> list[Encoded]:
         """`encode` for many texts at once, on all cores."""
         encodings = self.tokenizer.encode_batch(_checked(texts))
-        cut = [self._cut(text, e, limit) for text, e in zip(texts, encodings, strict=True)]
-        return [Encoded(e.ids, e.offsets, e.tokens) for e in cut]
+        kept = [self._truncate(text, e, limit) for text, e in zip(texts, encodings, strict=True)]
+        return [Encoded(e.ids, e.offsets, e.tokens) for e in kept]
 
     def ids_of(self, texts: Sequence[str], *, limit: int | None = None) -> list[list[int]]:
-        """Only the ids of many texts, quicker than with their places."""
+        """Only the ids of many texts, which is faster than with their spans."""
         encodings = self.tokenizer.encode_batch_fast(_checked(texts))
-        return [self._cut(text, e, limit).ids for text, e in zip(texts, encodings, strict=True)]
+        kept = [self._truncate(text, e, limit) for text, e in zip(texts, encodings, strict=True)]
+        return [e.ids for e in kept]
 
-    def _cut(self, text: str, encoding: Any, limit: int | None) -> Any:
+    def _truncate(self, text: str, encoding: Any, limit: int | None) -> Any:
         if limit is None or len(encoding) <= limit:
             return encoding
-        # Cut before the special tokens are added, so that a closing [SEP] stays.
+        # Truncated before the special tokens are added, so that a closing [SEP] stays.
         body = self.tokenizer.encode(text, add_special_tokens=False)
         body.truncate(max(limit - self.tokenizer.num_special_tokens_to_add(False), 0))
         return self.tokenizer.post_process(body)
@@ -91,13 +93,13 @@ class Tokens:
         return piece
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt that a conversation becomes, ready for the assistant's answer.
+        """The prompt of a conversation, up to where the assistant's reply begins.
 
-        A message is `{"role": "user" | "system" | "assistant", "content": "..."}`. A prompt that
-        is given to `generate` as plain text is not put into this form: it is simply continued.
+        A message is `{"role": "user" | "system" | "assistant", "content": "..."}`. `generate` does
+        not apply the template: it continues the prompt it is given.
         """
         if self.chat_template is None:
-            raise UnavailableError("this model brings no chat template: give it a plain prompt")
+            raise UnavailableError("this model has no chat template: pass a plain prompt")
         return render(
             self.chat_template,
             {
@@ -108,12 +110,12 @@ class Tokens:
             },
         )
 
-    def stream(self) -> Streamed:
-        """A decoder that takes one id at a time and gives text as soon as it is whole."""
-        return Streamed(self)
+    def stream(self) -> TextStream:
+        """A decoder that takes one id at a time and returns text in whole characters."""
+        return TextStream(self)
 
     def save(self, path: str | Path) -> None:
-        """Write `tokenizer.json`, replacing the file in one step."""
+        """Write `tokenizer.json`, replacing the file atomically."""
         with writing(path) as temporary:
             temporary.write_text(self.tokenizer.to_str(), encoding="utf-8")
 
@@ -148,30 +150,30 @@ class Tokens:
             tokenizer = Tokenizer.from_str(text)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # plain Exception for whatever is wrong, or Rust's panic
+        except BaseException as error:  # a plain Exception, or a panic in Rust
             raise FileError(f"{path}: not a tokenizer.json that can be read: {error}") from error
         count = tokenizer.get_vocab_size()
         if not count:
             raise FileError(f"{path}: its vocabulary is empty")
-        # A config may name ids that the tokenizer lacks, by default or as -1: they never occur.
+        # A config may name ids that the tokenizer does not have, by default or as -1.
         begin = begin if begin is not None and 0 <= begin < count else None
         end = [token for token in end if 0 <= token < count]
-        cut = tokenizer.truncation
-        # Padding and cutting are the caller's to ask for, whatever the file was saved with.
+        truncation = tokenizer.truncation
+        # Padding and truncation are up to the caller, whatever the file sets.
         tokenizer.no_padding()
         tokenizer.no_truncation()
-        trained = None if cut is None else cut["max_length"]
+        trained = None if truncation is None else truncation["max_length"]
         return cls(tokenizer, begin, tuple(end), chat_template, trained)
 
     @cached_property
     def special(self) -> frozenset[int]:
-        """The ids that stand for no text."""
+        """The ids of special tokens, which stand for no text."""
         added = self.tokenizer.get_added_tokens_decoder()
-        return frozenset(token for token, what in added.items() if what.special)
+        return frozenset(token for token, entry in added.items() if entry.special)
 
 
-class Streamed:
-    """Text out of ids one by one: a piece comes when its last byte has come."""
+class TextStream:
+    """Decodes ids one by one; a character is returned with the id that completes it."""
 
     def __init__(self, tokens: Tokens) -> None:
         from tokenizers.decoders import DecodeStream
@@ -188,12 +190,12 @@ def prompt_ids(tokens: Tokens | None, prompt: str | Sequence[int]) -> list[int]:
     """A prompt as ids: text goes through the tokenizer, ids stay."""
     if not isinstance(prompt, str):
         try:
-            # Not int(): that would cut 1.5 to a token that nobody named.
+            # Not int(), which would truncate 1.5 to 1.
             return [operator.index(token) for token in prompt]
         except TypeError:
             raise OptionError(f"token ids must be whole numbers, found {prompt!r}") from None
     if tokens is None:
-        raise UnavailableError("this model came without a tokenizer: give the prompt as token ids")
+        raise UnavailableError("this model came without a tokenizer: pass the prompt as token ids")
     return tokens.encode(prompt).ids
 
 

@@ -1,4 +1,4 @@
-"""The Transformer: an encoder reads a text, a decoder writes another while looking at it.
+"""The Transformer: an encoder reads a source, a decoder writes a target and attends to the source.
 
 State dict, with the names inside a stack as in stack.py:
 
@@ -25,7 +25,13 @@ from limelight.fields import check_value
 from limelight.layers.cache import Cache
 from limelight.models.config import Config
 from limelight.models.inputs import Inputs, causal_reach, full_reach, prepare_inputs
-from limelight.models.stack import Embedding, Placing, Stack, check_cache, init_weights
+from limelight.models.stack import (
+    Embedding,
+    PositionalEmbedding,
+    Stack,
+    check_cache,
+    init_weights,
+)
 from limelight.models.tokens import Tokens
 from limelight.ops.masks.mask import Mask
 from limelight.ops.masks.padding import padding
@@ -33,16 +39,17 @@ from limelight.ops.project import project
 
 
 class Memory(NamedTuple):
-    """A source as the encoder read it."""
+    """The encoder's output for a batch of sources."""
 
     hidden: Tensor
     """b j m"""
     mask: Mask | None
-    """which of its columns are real"""
+    """excludes padding; None where there is none"""
 
     def select(self, rows: Tensor, lengths: Sequence[int]) -> Memory:
         """These rows of the batch, whose sources have these lengths (for beam search)."""
-        return Memory(self.hidden.index_select(0, rows), _filled(lengths, self.hidden.shape[1]))
+        mask = _padding_mask(lengths, self.hidden.shape[1])
+        return Memory(self.hidden.index_select(0, rows), mask)
 
 
 class Transformer(nn.Module):
@@ -61,9 +68,9 @@ class Transformer(nn.Module):
     """
 
     tokens: Tokens | None = None
-    """the tokenizer that it came with"""
+    """the tokenizer it was loaded with"""
     name: str = ""
-    """what it was loaded as"""
+    """the name it was loaded by"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -74,7 +81,8 @@ class Transformer(nn.Module):
             )
         self.config = config
         self.embedding = Embedding(config)
-        self.target_embedding = Placing(config) if config.target_embedding == "own" else None
+        own = config.target_embedding == "own"
+        self.target_embedding = PositionalEmbedding(config) if own else None
         self.encoder = Stack(config, config.layers, causal=False)
         self.decoder_layers = config.decoder_layers or config.layers
         self.decoder = Stack(config, self.decoder_layers, causal=True, cross=True)
@@ -90,11 +98,11 @@ class Transformer(nn.Module):
         *,
         source_lengths: Sequence[int] | Tensor | None = None,
     ) -> Tensor:
-        """Logits of the next target token at every place of the target.
+        """Logits of the next target token at every position of the target.
 
         Args:
             source: tokens `b j`.
-            target: tokens `b i`, as far as they are written.
+            target: tokens `b i`, those before the ones to predict.
             source_lengths: real tokens of each source row; all unless given. Padding at the end of
                 a target row needs no mask: no earlier token sees it.
 
@@ -111,10 +119,10 @@ class Transformer(nn.Module):
             raise ShapeError(f"source has shape {shape_text(source)}, expected (b, j)")
         inputs = prepare_inputs(source, lengths, reach=full_reach(self.config.window))
         hidden = self.encoder(self.embedding(inputs), inputs)
-        return Memory(hidden, None if lengths is None else _filled(lengths, source.shape[1]))
+        return Memory(hidden, None if lengths is None else _padding_mask(lengths, source.shape[1]))
 
     def decode(self, target: Tensor, memory: Memory, *, cache: Cache | None = None) -> Tensor:
-        """Hidden states of the target tokens `b i`, which follow those of the cache: `b i m`."""
+        """Hidden states `b i m` of the target tokens `b i`, which follow those of the cache."""
         check_tensor("target", target)
         if target.ndim != 2 or target.shape[0] != memory.hidden.shape[0]:
             b = memory.hidden.shape[0]
@@ -130,7 +138,7 @@ class Transformer(nn.Module):
     def _embed_target(self, inputs: Inputs) -> Tensor:
         if self.target_embedding is None:
             return self.embedding(inputs)
-        return self.target_embedding.place(self.embedding.look_up(inputs.tokens), inputs)
+        return self.target_embedding.add_positions(self.embedding.look_up(inputs.tokens), inputs)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """`… m` → `… v`."""
@@ -149,6 +157,6 @@ class Transformer(nn.Module):
         return Cache(self.decoder_layers, window=self.config.cache_window, capacity=capacity)
 
 
-def _filled(lengths: Sequence[int] | Tensor, columns: int) -> Mask | None:
+def _padding_mask(lengths: Sequence[int] | Tensor, columns: int) -> Mask | None:
     values = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
     return None if min(values, default=columns) == columns else padding(values)

@@ -1,4 +1,4 @@
-"""The encoder of pictures: every patch sees the whole picture.
+"""The vision encoder: every patch of a picture sees the whole picture.
 
 State dict, with the names inside a stack as in stack.py:
 
@@ -26,7 +26,7 @@ from limelight.models.tokens import Tokens
 
 
 class Normalisation(NamedTuple):
-    """Of pixels from 0 to 1, before a model reads them: (x − mean) / std, by colour."""
+    """How pixels from 0 to 1 are normalised: (x − mean) / std for each colour channel."""
 
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
@@ -49,9 +49,9 @@ class VisionEncoder(nn.Module):
     tokens: Tokens | None = None
     """None: it reads pictures"""
     name: str = ""
-    """what it was loaded as"""
+    """the name it was loaded by"""
     normalisation: Normalisation = Normalisation()
-    """of pixels, before the model reads them"""
+    """applied to pixels before the model reads them"""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class VisionEncoder(nn.Module):
         """Hidden states after the last norm.
 
         Args:
-            pixels: `b 3 height width`, of the size that the config names, normalised.
+            pixels: `b 3 height width`, in the size of the config, normalised.
 
         Returns:
             `b n m`, [CLS] first.
@@ -82,7 +82,7 @@ class VisionEncoder(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the classes, from [CLS]: `b n m` → `b c`."""
         if self.classes is None:
-            raise OptionError("this model has no classes: it came without a classifier")
+            raise OptionError("this model has no classes: it was loaded without a classifier")
         return self.classes(hidden[:, 0])
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from limelight.fields import check_value
 from limelight.layers.attention import Attention
-from limelight.models.generation.generate import Written, write
-from limelight.models.generation.reader import Writer
+from limelight.models.generation.batch import GenerativeModel
+from limelight.models.generation.generate import GeneratedToken, generate_tokens
 from limelight.models.generation.sampling import Sampling
 from limelight.models.tokens import Tokens
 from limelight.models.transformer import Transformer
@@ -28,16 +28,16 @@ from limelight.version import __version__
 
 @overload
 def stream(
-    model: Writer, prompt: str, *, lens: None = None, max_tokens: int = ...,
+    model: GenerativeModel, prompt: str, *, lens: None = None, max_tokens: int = ...,
     how: Sampling | None = ..., stop: Sequence[str] = ..., seed: int | None = ...,
 ) -> Iterator[str]: ...  # fmt: skip
 @overload
 def stream(
-    model: Writer, prompt: str, *, lens: Lens, max_tokens: int = ...,
+    model: GenerativeModel, prompt: str, *, lens: Lens, max_tokens: int = ...,
     how: Sampling | None = ..., stop: Sequence[str] = ..., seed: int | None = ...,
 ) -> Iterator[tuple[str, Recording]]: ...  # fmt: skip
 def stream(
-    model: Writer,
+    model: GenerativeModel,
     prompt: str,
     *,
     lens: Lens | None = None,
@@ -72,7 +72,9 @@ def stream(
     """
     check_value("lens", lens, Lens | None)
     if lens is None:
-        pieces = write(model, prompt, max_tokens=max_tokens, how=how, stop=stop, seed=seed)
+        pieces = generate_tokens(
+            model, prompt, max_tokens=max_tokens, how=how, stop=stop, seed=seed
+        )
         return (piece.text for piece in pieces if piece.text)
     pairs = write_seen(
         model, prompt, lens=lens, max_tokens=max_tokens, how=how, stop=stop, seed=seed
@@ -81,7 +83,7 @@ def stream(
 
 
 def write_seen(
-    model: Writer,
+    model: GenerativeModel,
     prompt: str,
     *,
     lens: Lens,
@@ -89,16 +91,16 @@ def write_seen(
     how: Sampling | None,
     stop: Sequence[str],
     seed: int | None,
-) -> Iterator[tuple[Written, Recording]]:
+) -> Iterator[tuple[GeneratedToken, Recording]]:
     """Each token as it is written, and what it attended to."""
-    pieces = write(model, prompt, max_tokens=max_tokens, how=how, stop=stop, seed=seed)
+    pieces = generate_tokens(model, prompt, max_tokens=max_tokens, how=how, stop=stop, seed=seed)
     assert model.tokens is not None  # a text was read
     return _seen(model, _Text(model.tokens, prompt), pieces, lens)
 
 
 def _seen(
-    model: Writer, text: _Text, pieces: Iterator[Written], lens: Lens
-) -> Iterator[tuple[Written, Recording]]:
+    model: GenerativeModel, text: _Text, pieces: Iterator[GeneratedToken], lens: Lens
+) -> Iterator[tuple[GeneratedToken, Recording]]:
     layers = attention_layers(model)
     while True:
         rows = _LastRows(layers, lens)
@@ -111,7 +113,9 @@ def _seen(
         text.add(written.token, source=isinstance(model, Transformer))
 
 
-def _recording(model: Writer, text: _Text, rows: _LastRows, written: Written) -> Recording:
+def _recording(
+    model: GenerativeModel, text: _Text, rows: _LastRows, written: GeneratedToken
+) -> Recording:
     tokens = place_tokens(text.text, text.spans, text.pieces, text.special)
     new = text.piece(written.token)
     label = text.tokens.piece(written.token)

@@ -1,1 +1,1 @@
-"""Sentences as vectors."""
+"""Sentence embeddings."""

@@ -1,4 +1,4 @@
-"""One vector for each text: what its tokens say together."""
+"""Sentence embeddings: one vector for each text, pooled from its tokens."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from limelight.errors import OptionError, UnavailableError
 from limelight.models.encoder import Encoder
 from limelight.models.heads import mean_pool
 
-PASS = 1024
-"""Tokens a pass: enough to keep the cores busy, few enough that activations stay in cache."""
+PASS_TOKENS = 1024
+"""Tokens per pass: enough to keep the cores busy, few enough that activations stay in cache."""
 
-LONG = 50 * PASS
-"""Tokens that take long enough to be worth a progress bar."""
+PROGRESS_TOKENS = 50 * PASS_TOKENS
+"""Beyond so many tokens a progress bar is shown."""
 
 
 def embed(encoder: Encoder, texts: str | Sequence[str], *, progress: bool | None = None) -> Tensor:
-    """Vectors for texts; what `Encoder.embed` does.
-
-    Texts are sorted by length and packed without padding; the result is in their own order.
-    """
+    """The vectors of texts, as described for `Encoder.embed`."""
     if encoder.tokens is None:
         raise UnavailableError("this encoder came without a tokenizer, which embed needs")
     if isinstance(texts, str):
@@ -35,29 +32,31 @@ def embed(encoder: Encoder, texts: str | Sequence[str], *, progress: bool | None
     if encoder.config.positions == "learned":
         limit = min(limit or encoder.config.context, encoder.config.context)
     ids = encoder.tokens.ids_of(texts, limit=limit)
-    for place, row in enumerate(ids):
+    for index, row in enumerate(ids):
         if not row:
-            raise OptionError(f"texts[{place}] has no tokens")
+            raise OptionError(f"texts[{index}] has no tokens")
     table = encoder.embedding.tokens.weight
     result = torch.empty(len(ids), encoder.config.width, device=table.device, dtype=table.dtype)
-    # The longest first: the bar then ends sooner than it promised, not later.
-    order = sorted(range(len(ids)), key=lambda place: -len(ids[place]))
+    # Longest first: a long text takes more time per token, so the bar overestimates what is left.
+    order = sorted(range(len(ids)), key=lambda index: -len(ids[index]))
     total = sum(map(len, ids))
-    shown = total > LONG and sys.stderr.isatty()
+    shown = total > PROGRESS_TOKENS and sys.stderr.isatty()
     if progress is not None:
         shown = check_flag("progress", progress)
-    with _bar(total, shown=shown) as advance:
-        for places in _passes(order, ids):
-            result[places] = _vectors(encoder, [ids[place] for place in places])
-            advance(sum(len(ids[place]) for place in places))
+    with _progress_bar(total, shown=shown) as advance:
+        for indices in _passes(order, ids):
+            result[indices] = _vectors(encoder, [ids[index] for index in indices])
+            advance(sum(len(ids[index]) for index in indices))
     if not bool(result.isfinite().all()):
-        raise OptionError("encoder gives vectors that are not numbers: it overflows or holds NaN")
+        raise OptionError(
+            "encoder gives vectors that are not finite: it overflows or its weights hold NaN"
+        )
     return result
 
 
 @torch.no_grad()
 def _vectors(encoder: Encoder, ids: list[list[int]]) -> Tensor:
-    """One vector a text, `b m`."""
+    """One vector per text, `b m`."""
     lengths = [len(row) for row in ids]
     device = encoder.embedding.tokens.weight.device
     tokens = torch.tensor([token for row in ids for token in row], device=device)
@@ -71,22 +70,22 @@ def _vectors(encoder: Encoder, ids: list[list[int]]) -> Tensor:
 
 
 def _passes(order: Iterable[int], ids: list[list[int]]) -> Iterator[list[int]]:
-    """Places of texts in runs of at most PASS tokens (a longer text alone)."""
-    run: list[int] = []
+    """Indices of texts in groups of at most PASS_TOKENS tokens (a longer text alone)."""
+    group: list[int] = []
     size = 0
-    for place in order:
-        if run and size + len(ids[place]) > PASS:
-            yield run
-            run, size = [], 0
-        run.append(place)
-        size += len(ids[place])
-    if run:
-        yield run
+    for index in order:
+        if group and size + len(ids[index]) > PASS_TOKENS:
+            yield group
+            group, size = [], 0
+        group.append(index)
+        size += len(ids[index])
+    if group:
+        yield group
 
 
 @contextmanager
-def _bar(total: int, *, shown: bool) -> Generator[Callable[[int], None]]:
-    """Gives what to call with the number of tokens done."""
+def _progress_bar(total: int, *, shown: bool) -> Generator[Callable[[int], None]]:
+    """A progress bar over `total` tokens, as a function that advances it by some."""
     if not shown:
         yield lambda _: None
         return

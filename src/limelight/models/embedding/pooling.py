@@ -1,4 +1,4 @@
-"""How the tokens of a text become one vector: a value that an encoder carries."""
+"""How an encoder pools the tokens of a text into one vector."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Pooling:
         first    hidden_0
 
     Args:
-        kind: of which tokens.
-        normalise: whether the vector is brought to length 1, so that a dot product is a cosine.
-        limit: texts are cut to so many tokens, special tokens included.
+        kind: which of them.
+        normalise: whether vectors are scaled to length 1, so that a dot product is a cosine.
+        limit: texts are truncated to so many tokens, special tokens included.
 
     >>> Pooling(normalise=True, limit=256)
     Pooling(kind='mean', normalise=True, limit=256)

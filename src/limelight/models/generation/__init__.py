@@ -1,1 +1,1 @@
-"""Writing text token by token."""
+"""Generating text token by token."""

@@ -1,4 +1,4 @@
-"""Beam search: several continuations are followed at once, the best whole one is kept."""
+"""Beam search: the best continuations are extended side by side, the best of all is returned."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 
 from limelight.checks import check_number, check_whole
 from limelight.fields import check_fields
-from limelight.models.generation.reader import Reader
+from limelight.models.generation.batch import GenerationBatch
 
-MOST = 1024
-"""Continuations at once: each has a cache of its own."""
+MAX_WIDTH = 1024
+"""A limit, because every continuation has a cache of its own."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """Follow the `width` best continuations at once.
+    """Keep the `width` best continuations at every step.
 
         score = Σ log p(token_t) / length^length_penalty
 
     Args:
-        width: how many to follow.
+        width: how many continuations to keep.
         length_penalty: above 0 favours long continuations, below 0 short ones.
     """
 
@@ -33,7 +33,7 @@ class Beam:
 
     def __post_init__(self) -> None:
         check_fields(self, "beam ")
-        check_whole("beam width", self.width, most=MOST)
+        check_whole("beam width", self.width, most=MAX_WIDTH)
         check_number("length_penalty", self.length_penalty, "finite")
 
     def score(self, total: float, length: int) -> float:
@@ -41,43 +41,46 @@ class Beam:
         return total / length**self.length_penalty
 
 
-def search(reader: Reader, beam: Beam, most: int, end: Collection[int]) -> list[int]:
-    """The tokens of the best continuation of one prompt, its end token included."""
-    logits = reader.begin()
-    totals, written = [0.0], [list[int]()]
+def search(batch: GenerationBatch, beam: Beam, max_tokens: int, end: Collection[int]) -> list[int]:
+    """The tokens of the best continuation of the batch's one prompt, its end token included."""
+    logits = batch.begin()
+    totals, rows = [0.0], [list[int]()]
     finished: list[tuple[float, list[int]]] = []
-    for length in range(1, most + 1):
+    for length in range(1, max_tokens + 1):
         beams: list[_Candidate] = []
-        for place, candidate in enumerate(_best(logits, totals, 2 * beam.width)):
+        for rank, candidate in enumerate(_best(logits, totals, 2 * beam.width)):
             if candidate.token not in end:
                 beams.append(candidate)
-            # Only among the best `width` may an end count: a beam is no wider than that.
-            elif place < beam.width:
-                row = [*written[candidate.row], candidate.token]
+            # An end token beyond the best `width` candidates is outside the beam.
+            elif rank < beam.width:
+                row = [*rows[candidate.row], candidate.token]
                 finished.append((beam.score(candidate.total, length), row))
         beams = beams[: beam.width]
-        written = [[*written[candidate.row], candidate.token] for candidate in beams]
+        rows = [[*rows[candidate.row], candidate.token] for candidate in beams]
         totals = [candidate.total for candidate in beams]
         finished = sorted(finished, key=lambda item: -item[0])[: beam.width]
         full = len(finished) == beam.width
         if (
-            length == most
+            length == max_tokens
             or not beams
             or (full and finished[-1][0] >= beam.score(totals[0], length))
         ):
             break
-        reader.keep([candidate.row for candidate in beams])
-        logits = reader.step([candidate.token for candidate in beams])
-    whole = [(beam.score(total, len(row)), row) for total, row in zip(totals, written, strict=True)]
-    return max([*finished, *whole], key=lambda item: item[0])[1]
+        batch.keep([candidate.row for candidate in beams])
+        logits = batch.step([candidate.token for candidate in beams])
+    unfinished = [
+        (beam.score(total, len(row)), row) for total, row in zip(totals, rows, strict=True)
+    ]
+    return max([*finished, *unfinished], key=lambda item: item[0])[1]
 
 
 class _Candidate(NamedTuple):
-    """One candidate: from which row, with which token, to which sum of log-probabilities."""
+    """A row extended by a token."""
 
     row: int
     token: int
     total: float
+    """the sum of the log-probabilities, this token included"""
 
 
 def _best(logits: Tensor, totals: list[float], count: int) -> list[_Candidate]:
@@ -85,8 +88,8 @@ def _best(logits: Tensor, totals: list[float], count: int) -> list[_Candidate]:
     scores = logits.float().log_softmax(dim=-1)
     scores = scores + torch.tensor(totals, device=logits.device)[:, None]
     best = scores.flatten().topk(min(count, scores.numel()))
-    width = scores.shape[1]
+    vocabulary = scores.shape[1]
     return [
-        _Candidate(place // width, place % width, total)
-        for place, total in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        _Candidate(index // vocabulary, index % vocabulary, total)
+        for index, total in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]

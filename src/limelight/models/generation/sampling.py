@@ -24,12 +24,13 @@ class Sampling:
         all on the likeliest token where temperature is 0
 
     Args:
-        temperature: 0 takes the likeliest token; 1 draws as the model says; more is bolder.
+        temperature: 0 takes the likeliest token; 1 samples the model's own distribution; higher
+            is more random.
         top_k: draw among the k likeliest tokens only.
-        top_p: draw among the fewest tokens whose probabilities reach p together
+        top_p: draw among the fewest tokens whose probabilities sum to at least p
             (Holtzman et al. 2019, https://arxiv.org/abs/1904.09751).
-        repetition_penalty: tokens that occurred before have their logit divided (or, below zero,
-            multiplied) by this (Keskar et al. 2019, https://arxiv.org/abs/1909.05858).
+        repetition_penalty: the logit of a token that has occurred is divided by this (multiplied
+            where it is negative; Keskar et al. 2019, https://arxiv.org/abs/1909.05858).
 
     >>> import torch
     >>> Sampling(temperature=1.0, top_k=2).probabilities(torch.tensor([[0.0, 1.0, 2.0]]), [[]])
@@ -65,22 +66,22 @@ class Sampling:
         ]
 
     def probabilities(self, logits: Tensor, before: Sequence[Sequence[int]]) -> Tensor:
-        """What tokens are drawn from: `b v`, rows sum to one."""
+        """The distribution that tokens are drawn from: `b v`, rows sum to one."""
         logits = self.penalised(logits, before).float()
         if self.temperature == 0:
             return F.one_hot(logits.argmax(dim=-1), logits.shape[-1]).float()
-        # From the likeliest down, so that a small temperature sends the rest to −∞ and nothing to
-        # +∞; one too small for float32 is as the smallest.
+        # Relative to the largest, so that a small temperature sends the others to −∞ and none to
+        # +∞; one too small for float32 is replaced by the smallest that fits.
         logits = logits - logits.amax(dim=-1, keepdim=True)
         logits = logits / max(self.temperature, torch.finfo(logits.dtype).tiny)
         if self.top_k is not None and self.top_k < logits.shape[-1]:
-            least = logits.topk(self.top_k).values[:, -1:]
-            logits = logits.masked_fill(logits < least, -math.inf)
+            threshold = logits.topk(self.top_k).values[:, -1:]
+            logits = logits.masked_fill(logits < threshold, -math.inf)
         if self.top_p < 1:
             ordered, order = logits.sort(dim=-1, descending=True)
             weights = ordered.softmax(dim=-1)
-            # A token is dropped when those before it reach p already; the first always stays, also
-            # where p is so small that float32 takes it for 0.
+            # A token is dropped if those before it already reach p; the first always stays, even
+            # where p underflows to 0 in float32.
             dropped = weights.cumsum(dim=-1) - weights >= self.top_p
             dropped[:, 0] = False
             ordered = ordered.masked_fill(dropped, -math.inf)
@@ -88,31 +89,32 @@ class Sampling:
         return logits.softmax(dim=-1)
 
     def penalised(self, logits: Tensor, before: Sequence[Sequence[int]]) -> Tensor:
-        """Logits with the tokens that occurred before made less likely."""
+        """Logits with `repetition_penalty` applied to the tokens in `before`."""
         if self.repetition_penalty == 1:
             return logits
         logits = logits.clone()
-        for row, seen in zip(logits, before, strict=True):
-            tokens = torch.tensor(sorted(set(seen)), dtype=torch.int64, device=logits.device)
+        for row, ids in zip(logits, before, strict=True):
+            tokens = torch.tensor(sorted(set(ids)), dtype=torch.int64, device=logits.device)
             old = row[tokens]
             changed = torch.where(
                 old < 0, old * self.repetition_penalty, old / self.repetition_penalty
             )
-            # An infinite logit would leave no other token a chance, and two of them no number.
+            # An infinite logit would exclude every other token, and two of them would give NaN.
             limits = torch.finfo(row.dtype)
             row[tokens] = torch.where(old.isfinite(), changed.clamp(limits.min, limits.max), old)
         return logits
 
 
 def generators(seed: int | None, prompts: Sequence[Sequence[int]]) -> list[torch.Generator]:
-    """A random generator for each prompt, from the seed, its tokens, and how often they came.
+    """A random generator for each prompt, from the seed, its tokens, and its earlier occurrences.
 
-    So a prompt draws the same whatever stands beside it, and the same prompt twice draws twice.
+    So the samples of a prompt do not depend on the rest of the batch, and equal prompts get
+    different samples.
     """
-    start = int(torch.randint(1 << 62, ()).item()) if seed is None else seed
-    came: Counter[tuple[int, ...]] = Counter()
+    base = int(torch.randint(1 << 62, ()).item()) if seed is None else seed
+    earlier: Counter[tuple[int, ...]] = Counter()
     generators: list[torch.Generator] = []
     for prompt in map(tuple, prompts):
-        generators.append(generator_for(start, came[prompt], *prompt))
-        came[prompt] += 1
+        generators.append(generator_for(base, earlier[prompt], *prompt))
+        earlier[prompt] += 1
     return generators

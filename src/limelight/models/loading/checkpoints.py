@@ -1,4 +1,4 @@
-"""How the checkpoints of a training run stand in its folder: step-00000500, step-00001000, …"""
+"""The names of checkpoints in the folder of a training run: step-00000500, step-00001000, …"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 
 def checkpoint_steps(run: Path) -> list[int]:
-    """The steps that have a whole checkpoint, in order; none where this is no folder of a run."""
+    """The steps that have a checkpoint, in order; none if this is not the folder of a run."""
     if not is_folder(run):
         return []
     names = [_STEP.fullmatch(entry.name) for entry in run.iterdir() if entry.is_dir()]

@@ -1,4 +1,4 @@
-"""What a model is made of, from its files alone: no weight is read."""
+"""A model's architecture and sizes, from its files alone: no weights are read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _HUGGING_FACE: dict[str, tuple[str, ...]] = {
         "hidden_dropout_prob", "resid_pdrop", "dropout", "attention_dropout", "dropout_rate",
     ),
 }  # fmt: skip
-"""Our fields and what config.json calls them, by family."""
+"""Our fields and their names in config.json, which depend on the family."""
 
 _GGUF: dict[str, str] = {
     "width": "embedding_length",
@@ -63,10 +63,10 @@ _GGUF: dict[str, str] = {
     "rotary_scaling": "rope.scaling.type",
     "window": "attention.sliding_window",
 }
-"""Our fields and what the metadata of a GGUF file calls them, after its architecture."""
+"""Our fields and their names in the metadata of a GGUF file, without the architecture's prefix."""
 
 _ALWAYS = ("positions", "activation", "norm", "order")
-"""Fields that are named even where they are as in most models."""
+"""Fields that are listed even at their defaults."""
 
 _DERIVED = {"kv_heads": "heads", "head_size": "width / heads", "hidden": "4 · width"}
 
@@ -78,16 +78,16 @@ class Description:
     name: str
     path: str
     family: str
-    """whose structure it has"""
+    """the architecture that it is loaded as"""
     model_type: str
-    """what its files call it: a Mistral model has the structure of Llama"""
+    """its name in the files: a Mistral model has the architecture of Llama"""
     config: Config
     sources: Mapping[str, str]
-    """where each field of the config came from"""
+    """where each field of the config comes from"""
     parameters: int
     tensors: int
     formats: Mapping[str, int]
-    """how many tensors are stored in which type"""
+    """how many tensors are stored in each type"""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -111,10 +111,10 @@ class Description:
 
 
 def describe(name_or_path: str | Path) -> Description:
-    """What `load` would load: architecture, sizes, parameters, and where each number came from.
+    """What `load` would load: architecture, sizes, parameters, and where each number comes from.
 
-    >>> about = describe("minilm")
-    >>> about.family, about.config.heads, about.sources["heads"]
+    >>> description = describe("minilm")
+    >>> description.family, description.config.heads, description.sources["heads"]
     ('BERT', 12, 'config.json: num_attention_heads')
     """
     path = locate(name_or_path)
@@ -132,14 +132,14 @@ def describe(name_or_path: str | Path) -> Description:
             family, config = "Limelight", Config.from_dict(stored)
         model_type = "limelight"
         weights = Safetensors.in_folder(path)
-        sources = _sources(config, {name: f"{OWN}: {name}" for name in stored}, "Config")
+        sources = _sources(config, {name: f"{OWN}: {name}" for name in stored}, default="Config")
     else:
         hf = read_json(path / "config.json")
         with read_from(path / "config.json"):
             family, config = family_of(hf).name, config_from_hf(hf)
         model_type = str(hf.get("model_type"))
         weights = Safetensors.in_folder(path)
-        sources = _sources(config, _hugging_face_sources(hf), f"the {family} family")
+        sources = _sources(config, _hugging_face_sources(hf), default=f"the {family} family")
     check_sizes(config, weights)
     return Description(
         name=str(name_or_path),
@@ -148,7 +148,7 @@ def describe(name_or_path: str | Path) -> Description:
         model_type=model_type,
         config=config,
         sources=sources,
-        parameters=sum(slot.numel() for slot in empty_model(config).parameters()),
+        parameters=sum(p.numel() for p in empty_model(config).parameters()),
         tensors=len(list(weights.names())),
         formats=_formats(weights),
     )
@@ -160,7 +160,7 @@ def _formats(weights: Weights) -> dict[str, int]:
 
 def _hugging_face_sources(hf: Mapping[str, Any]) -> dict[str, str]:
     text = hf.get("text_config")
-    if isinstance(text, dict):  # of a model with pictures, whose text part is loaded
+    if isinstance(text, dict):  # a multimodal model, of which the text model is loaded
         nested = _hugging_face_sources(cast("dict[str, Any]", text))
         return {name: source.replace(": ", ": text_config.") for name, source in nested.items()}
     return {
@@ -175,15 +175,15 @@ def _gguf_sources(config: Config, file: Gguf, family: str) -> dict[str, str]:
     named = {
         name: f"{file.architecture}.{key}"
         for name, key in _GGUF.items()
-        if file.about(key) is not None
+        if file.architecture_value(key) is not None
     }
     named["vocabulary"] = "the rows of token_embd.weight"
-    named["tied"] = "whether there is output.weight"
-    return _sources(config, named, f"the {family} family")
+    named["tied"] = "whether there is an output.weight"
+    return _sources(config, named, default=f"the {family} family")
 
 
-def _sources(config: Config, named: Mapping[str, str], otherwise: str) -> dict[str, str]:
-    """Every field that says something about this model, and where it came from."""
+def _sources(config: Config, named: Mapping[str, str], *, default: str) -> dict[str, str]:
+    """Where each field comes from: those in a file, those derived, and others not at a default."""
     sources: dict[str, str] = {}
     for field in fields(config):
         value = getattr(config, field.name)
@@ -192,10 +192,10 @@ def _sources(config: Config, named: Mapping[str, str], otherwise: str) -> dict[s
         elif field.name in _DERIVED:
             sources[field.name] = _DERIVED[field.name]
         elif field.name in _ALWAYS or value not in (field.default, None):
-            sources[field.name] = otherwise
+            sources[field.name] = default
     return {
         name: source
         for name, source in sources.items()
-        # A file may name what its model has no use for, as null or for another family.
+        # A file may hold fields that this model does not use: null, or those of another family.
         if getattr(config, name) not in (None, ())
     }

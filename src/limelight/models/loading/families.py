@@ -1,4 +1,4 @@
-"""Checkpoints in Hugging Face layout: their configs and tensor names in our words.
+"""Checkpoints in Hugging Face layout: their configs and tensor names, translated to ours.
 
     config = config_from_hf(json)                    # the folder's config.json
     family = family_of(json)
@@ -6,10 +6,10 @@
         recipe = family.recipe(name)
         tensor = recipe.join([read(part) for part in recipe.parts])
 
-Our matrices join what others store apart (Q, K, V; gate and up), so a recipe names one or more
-tensors to be laid one below the other. Names in recipes are plain: without the prefix that says
-which head the file was saved with (`bert.`, `transformer.`, `model.`); `family.plain(hf_name)`
-takes it off.
+Our matrices join what others store separately (Q, K, V; gate and up), so a recipe names one or
+more tensors to concatenate along the rows. Names in recipes are plain: without the prefix of a
+model that was saved with a head (`bert.`, `transformer.`, `model.`), which `family.plain(hf_name)`
+removes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a Hugging Face folder holds beside the weights: tokenizer, pooling, pixel normalisation."""
+"""What a Hugging Face folder holds besides weights: tokenizer, pooling, pixel normalisation."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from limelight.models.vision import Normalisation
 
 
 def folder_tokens(folder: Path, config: Mapping[str, Any]) -> Tokens | None:
-    """The tokenizer of `tokenizer.json`, or None where there is none."""
+    """The tokenizer of `tokenizer.json`, or None if there is no such file."""
     path = folder / "tokenizer.json"
     if not path.exists():
         return None
     settings = _optional(folder / "tokenizer_config.json")
     generation = _optional(folder / "generation_config.json")
     end = generation.get("eos_token_id", config.get("eos_token_id"))
-    # What opens the target of an encoder–decoder.
+    # The target of an encoder–decoder starts with decoder_start_token_id.
     begin = config.get("decoder_start_token_id", config.get("bos_token_id"))
     template = settings.get("chat_template")
     jinja = folder / "chat_template.jinja"
@@ -37,22 +37,24 @@ def folder_tokens(folder: Path, config: Mapping[str, Any]) -> Tokens | None:
 
 
 def folder_pooling(folder: Path) -> Pooling:
-    """What sentence-transformers wrote beside an encoder: pooling, cutting, normalising.
+    """The pooling that sentence-transformers stores beside an encoder, with limit and normalising.
 
-    A folder without its modules.json is pooled by the mean and not normalised, as it does too.
+    Without a modules.json it is the mean, not normalised, as in sentence-transformers.
     """
     path = folder / "modules.json"
     if not path.exists():
         return Pooling()
     kind, normalise = "mean", False
     for module in _modules(path):
-        what = str(module.get("type", "")).rpartition(".")[2]
-        if what == "Pooling":
-            kind = _pool(folder / str(module.get("path", "")) / "config.json")
-        elif what == "Normalize":
+        name = str(module.get("type", "")).rpartition(".")[2]
+        if name == "Pooling":
+            kind = _pooling_mode(folder / str(module.get("path", "")) / "config.json")
+        elif name == "Normalize":
             normalise = True
-        elif what != "Transformer":
-            raise FileError(f"{path}: module {what!r} is unknown")
+        elif name != "Transformer":
+            raise FileError(
+                f"{path}: module {name!r} is unknown, expected Transformer, Pooling or Normalize"
+            )
     settings = folder / "sentence_bert_config.json"
     with read_from(settings):
         limit = take(_optional(settings), "max_seq_length", int)
@@ -71,7 +73,7 @@ def folder_normalisation(folder: Path) -> Normalisation:
 
 
 def make_normalisation(values: Mapping[str, Any]) -> Normalisation:
-    """From plain values: mean and std, each a list of three numbers.
+    """A normalisation from plain values: mean and std, each a list of three numbers.
 
     >>> make_normalisation({"mean": [0, 0, 0]}).mean
     (0.0, 0.0, 0.0)
@@ -85,26 +87,26 @@ def make_normalisation(values: Mapping[str, Any]) -> Normalisation:
 
 
 def _modules(path: Path) -> list[dict[str, Any]]:
-    """modules.json, alone among these files, holds a list."""
+    """The entries of a modules.json."""
     modules = read_json_list(path)
     if not all(isinstance(module, dict) for module in modules):
         raise FileError(f"{path}: expected a list of modules, each an object")
     return modules
 
 
-def _pool(path: Path) -> str:
-    """Which of sentence-transformers' poolings is on, in its old or its new spelling."""
+def _pooling_mode(path: Path) -> str:
+    """The pooling that is switched on, in the old or the new spelling of sentence-transformers."""
     settings = read_json(path)
-    on = [
+    modes = [
         name.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token")
         for name, value in settings.items()
         if name.startswith("pooling_mode_") and value is True
     ]
-    new = settings.get("pooling_mode")
-    on = [new] if isinstance(new, str) else on
-    if len(on) != 1 or on[0] not in ("mean", "cls"):
-        raise FileError(f"{path}: pooling {on} is unknown, expected ['mean'] or ['cls']")
-    return on[0]
+    mode = settings.get("pooling_mode")
+    modes = [mode] if isinstance(mode, str) else modes
+    if len(modes) != 1 or modes[0] not in ("mean", "cls"):
+        raise FileError(f"{path}: pooling {modes} is unknown, expected ['mean'] or ['cls']")
+    return modes[0]
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """GGUF files of the Llama and Gemma 3 families: metadata, dequantised weights, tokenizer.
 
 The file is mapped into memory and parsed by the `gguf` package. Two things are done here because
-the package does them slowly: reading long arrays of strings, and undoing the commonest
-quantisations, which a handful of whole-tensor operations do.
+the package is slow at them: reading long arrays of strings, and dequantising the commonest
+formats, which takes a handful of whole-tensor operations. Weights are in blocks of 32:
 
-    Q4_0  18 bytes a block of 32:  d·(q − 8)            d, m: float16 a block
-    Q4_1  20 bytes a block of 32:  d·q + m              q: 4 bits (low nibbles first) or int8
-    Q8_0  34 bytes a block of 32:  d·q
+    Q4_0  18 bytes:  d·(q − 8)       d, m: float16, one per block
+    Q4_1  20 bytes:  d·q + m         q: 4 bits (low nibbles first) or int8
+    Q8_0  34 bytes:  d·q
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Floats = NDArray[np.float32]
 
 
 class Gguf:
-    """One GGUF file, its tensors under the names that Hugging Face gives them.
+    """One GGUF file, with its tensors under their Hugging Face names.
 
     Satisfies `limelight.models.loading.weights.Weights`.
     """
@@ -54,8 +54,8 @@ class Gguf:
             raise FileError(f"{path}: architecture {architecture!r} is unknown, expected {known}")
         self.architecture = str(architecture)
         self._names = _NAMES[self.architecture]
-        self._stored_names = {theirs: own for own, theirs in self._names.items()}
-        if self.about("expert_count", 0):
+        self._stored_names = {hf_name: name for name, hf_name in self._names.items()}
+        if self.architecture_value("expert_count", 0):
             raise FileError(f"{path}: a mixture of experts, expected one feed-forward per layer")
         self._tensors = {self._hugging_face_name(t.name): t for t in reader.tensors}
 
@@ -70,12 +70,12 @@ class Gguf:
         except UnicodeDecodeError as error:
             raise FileError(f"{self.path}: metadata {name!r} is not UTF-8 text") from error
 
-    def about(self, name: str, default: Any = None) -> Any:
-        """A metadata value of the architecture."""
+    def architecture_value(self, name: str, default: Any = None) -> Any:
+        """A metadata value whose name begins with the architecture's."""
         return self.get(f"{self.architecture}.{name}", default)
 
     def require(self, name: str, kind: type[T], default: T | None = None) -> T:
-        """A metadata value that the model cannot do without; a whole number is a count."""
+        """A metadata value that must be there and of this type; an int must be at least 1."""
         value = self.get(name, default)
         if value is None:
             raise FileError(f"{self.path}: metadata holds no {name!r}, which this model needs")
@@ -100,18 +100,18 @@ class Gguf:
                 f"{tensor.tensor_type.name}, which cannot be read"
             ) from error
         if self.architecture != "llama":
-            # Gemma's norms multiply by 1 + weight, which a GGUF file has added up.
+            # Gemma's norms multiply by 1 + weight; a GGUF file stores the sum.
             return weights - 1 if name.endswith("norm.weight") else weights
         if not name.endswith(("self_attn.q_proj.weight", "self_attn.k_proj.weight")):
             return weights
-        heads = self._heads() if "q_proj" in name else self._key_heads()
+        heads = self._heads() if "q_proj" in name else self._kv_heads()
         if not weights.shape[0] or weights.shape[0] % (2 * heads):
             raise FileError(
                 f"{self.path}: tensor {self.stored_name(name)!r} has shape "
                 f"{tuple(weights.shape)}, expected a multiple of {2 * heads} rows: "
                 f"two halves of each of {heads} heads"
             )
-        return _halves_apart(weights, heads)
+        return _rotary_halves(weights, heads)
 
     def stored_name(self, name: str) -> str:
         parts = re.fullmatch(r"(?:model\.layers\.(\d+)\.)?([\w.]+)\.(weight|bias)", name)
@@ -130,27 +130,27 @@ class Gguf:
     def _heads(self) -> int:
         return self._require("attention.head_count", int)
 
-    def _key_heads(self) -> int:
+    def _kv_heads(self) -> int:
         return self._require("attention.head_count_kv", int, self._heads())
 
     def _require(self, name: str, kind: type[T], default: T | None = None) -> T:
         return self.require(f"{self.architecture}.{name}", kind, default)
 
     def config(self) -> dict[str, Any]:
-        """The metadata as a Hugging Face `config.json` would say it."""
+        """The metadata as the contents of a Hugging Face `config.json`."""
         for name in ("attention.head_count", "attention.head_count_kv"):
-            if isinstance(self.about(name), list):
+            if isinstance(self.architecture_value(name), list):
                 raise FileError(
                     f"{self.path}: {self.architecture}.{name} differs from layer to layer, "
-                    "expected one"
+                    "expected one number for all"
                 )
-        described = {
+        config = {
             "model_type": "llama",
             "hidden_size": self._require("embedding_length", int),
             "num_hidden_layers": self._require("block_count", int),
             "num_attention_heads": self._heads(),
-            "num_key_value_heads": self._key_heads(),
-            "head_dim": self.about("attention.key_length"),
+            "num_key_value_heads": self._kv_heads(),
+            "head_dim": self.architecture_value("attention.key_length"),
             "intermediate_size": self._require("feed_forward_length", int),
             "max_position_embeddings": self._require("context_length", int),
             "rms_norm_eps": self._require("attention.layer_norm_rms_epsilon", float, 1e-6),
@@ -163,17 +163,17 @@ class Gguf:
             "bos_token_id": self.get("tokenizer.ggml.bos_token_id"),
             "eos_token_id": self.get("tokenizer.ggml.eos_token_id"),
         }
-        return described if self.architecture == "llama" else {**described, **self._gemma()}
+        return config if self.architecture == "llama" else {**config, **self._gemma_config()}
 
-    def _gemma(self) -> dict[str, Any]:
-        """What a file of Gemma 3 says besides, and what its family takes for granted."""
+    def _gemma_config(self) -> dict[str, Any]:
+        """The fields in which Gemma 3 differs, from the file and fixed by the family."""
         size = self._require("attention.key_length", int)
         return {
             "model_type": "gemma3_text",
             "hidden_act": None,
             "hidden_activation": "gelu_pytorch_tanh",
             "sliding_window": self._require("attention.sliding_window", int),
-            # The largest one alone divides by the width of a head's share: 5376 / 32.
+            # Only the largest model (27B) uses width / heads, 5376 / 32, instead of the head size.
             "query_pre_attn_scalar": 168 if self._require("block_count", int) == 62 else size,
         }
 
@@ -188,13 +188,12 @@ class Gguf:
         return tuple(int(size) for size in reversed(self._tensors[name].shape))
 
     def stored_type(self, name: str) -> str:
-        """How a tensor is stored."""
         return str(self._tensors[name].tensor_type.name)
 
     def _rope_scaling(self) -> dict[str, Any] | None:
-        kind = self.about("rope.scaling.type", "none")
+        kind = self.architecture_value("rope.scaling.type", "none")
         factor = self._require("rope.scaling.factor", float, 1.0)
-        original = self.about("rope.scaling.original_context_length")
+        original = self.architecture_value("rope.scaling.original_context_length")
         if "rope_freqs.weight" in self._tensors:
             return self._llama3_scaling()
         if kind == "none" or factor == 1.0:
@@ -210,23 +209,24 @@ class Gguf:
         raise FileError(f"{self.path}: rotary scaling {kind!r} is unknown, expected linear or yarn")
 
     def _llama3_scaling(self) -> dict[str, Any]:
-        """Llama 3's rule, found again from the factors that the file holds in its place."""
+        """Llama 3's scaling, recovered from the divisors of the angles, which the file stores."""
         factors = self.read("rope_freqs.weight").double()
         base = self._base()
-        # The slowest angle is divided by the whole factor, which is at least 1 in any rule.
-        rule = Llama3Scaling(max(1.0, round(float(factors.max()), 3)), trained=8192)
+        # The slowest angle is divided by the full factor, which is at least 1.
+        scaling = Llama3Scaling(max(1.0, round(float(factors.max()), 3)), trained=8192)
         size = 2 * len(factors)
-        expected = plain_angles(base, size) / rule.angles(base, size, longest=rule.trained)
+        expected = plain_angles(base, size) / scaling.angles(base, size, longest=scaling.trained)
         if not torch.allclose(factors, expected.double(), rtol=1e-3):
             raise FileError(
-                f"{self.path}: tensor 'rope_freqs.weight' follows no known scaling rule"
+                f"{self.path}: tensor 'rope_freqs.weight' does not match the scaling of Llama 3, "
+                "the only one known"
             )
         return {
-            "rope_type": rule.kind,
-            "factor": rule.factor,
-            "low_freq_factor": rule.low,
-            "high_freq_factor": rule.high,
-            "original_max_position_embeddings": rule.trained,
+            "rope_type": scaling.kind,
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low,
+            "high_freq_factor": scaling.high,
+            "original_max_position_embeddings": scaling.trained,
         }
 
 
@@ -260,8 +260,8 @@ _NAMES = {
 """For each architecture, GGUF's names of modules and those of Hugging Face."""
 
 
-def _halves_apart(weights: Tensor, heads: int) -> Tensor:
-    """Rows as the rotary halves want them; GGUF keeps the two rows of a rotated pair together."""
+def _rotary_halves(weights: Tensor, heads: int) -> Tensor:
+    """Rows reordered from GGUF's adjacent rotary pairs to two halves per head."""
     return weights.view(heads, -1, 2, *weights.shape[1:]).transpose(1, 2).reshape(weights.shape)
 
 
@@ -280,7 +280,7 @@ def _open(path: Path) -> Any:
 
 
 def _reader_class() -> type:
-    """The package's reader, quick on long arrays of strings and naming the tensor that is cut."""
+    """The package's reader, faster on long arrays and with errors that name the tensor."""
     try:
         from gguf import GGUFReader, GGUFValueType
     except ImportError as error:
@@ -288,7 +288,7 @@ def _reader_class() -> type:
 
     class Reader(GGUFReader):
         def __setattr__(self, name: str, value: Any) -> None:
-            # Slicing a memmap costs ten times what slicing its plain view does.
+            # Slicing a memmap costs ten times as much as slicing a plain view of it.
             if name == "data":
                 self._file = Path(value.filename)
                 value = value.view(np.ndarray)
@@ -312,7 +312,7 @@ def _reader_class() -> type:
                 if kind is not None:
                     raw = self._get(start, kind, count)
                     if len(raw) != count:
-                        raise ValueError("the metadata is cut short")
+                        raise ValueError("the metadata is truncated")
                     size = 12 + int(raw.nbytes)
                     return size, [raw.tolist()], [0], [GGUFValueType.ARRAY, GGUFValueType(inner)]
             return super()._get_field_parts(orig_offs, raw_type)
@@ -322,17 +322,17 @@ def _reader_class() -> type:
 
             for field in fields:
                 _, name, _, sizes, kind, offset = field.parts
-                called = bytes(name).decode(errors="replace")
+                tensor = bytes(name).decode(errors="replace")
                 block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind[0])]
-                if not len(sizes) or not all(int(each) for each in sizes):
+                if not len(sizes) or not all(map(int, sizes)):
                     raise FileError(
-                        f"{self._file}: tensor {called!r} has shape "
+                        f"{self._file}: tensor {tensor!r} has shape "
                         f"{tuple(map(int, reversed(sizes)))}, expected at least 1 on each axis"
                     )
                 needed = start_offs + int(offset[0]) + math.prod(map(int, sizes)) // block * size
                 if needed > len(self.data):
                     raise FileError(
-                        f"{self._file}: cut short: tensor {called!r} needs "
+                        f"{self._file}: truncated: tensor {tensor!r} needs "
                         f"{needed} bytes, found {len(self.data)}"
                     )
             super()._build_tensors(start_offs, fields)
@@ -341,26 +341,26 @@ def _reader_class() -> type:
 
 
 def _strings(data: Any, start: int, count: int) -> tuple[list[str], int]:
-    """`count` strings, each after its length in 8 bytes, and where the last one ends."""
+    """`count` strings, each preceded by its length in 8 bytes, and the end of the last one."""
     view = memoryview(data)
-    length = struct.Struct("<Q").unpack_from
+    read_length = struct.Struct("<Q").unpack_from
     values: list[str] = []
     for _ in range(count):
-        end = start + 8 + length(view, start)[0]
+        end = start + 8 + read_length(view, start)[0]
         if end > len(view):
-            raise ValueError("the metadata is cut short")
+            raise ValueError("the metadata is truncated")
         values.append(str(view[start + 8 : end], "utf-8"))
         start = end
     return values, start
 
 
 def _dequantise(tensor: ReaderTensor) -> Tensor:
-    """The tensor in float32, a copy of its own."""
+    """The tensor in float32, as a copy."""
     shape = tuple(int(size) for size in reversed(tensor.shape))
-    quick = _QUICK.get(tensor.tensor_type.name)
-    if quick is not None:
-        size, undo = quick
-        return torch.from_numpy(undo(tensor.data.reshape(-1, size)).reshape(shape))
+    block = _BLOCKS.get(tensor.tensor_type.name)
+    if block is not None:
+        size, dequantise = block
+        return torch.from_numpy(dequantise(tensor.data.reshape(-1, size)).reshape(shape))
     if tensor.tensor_type.name == "F32":
         return torch.from_numpy(tensor.data.reshape(shape).copy())
     from gguf import dequantize
@@ -368,12 +368,12 @@ def _dequantise(tensor: ReaderTensor) -> Tensor:
     return torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).reshape(shape))
 
 
-# NumPy rather than torch: hundreds of short parallel regions cost more in waiting for one another
-# than they save, above all on a machine that has other things to do.
+# NumPy rather than torch: for hundreds of short operations the synchronisation of threads costs
+# more than it saves, above all on a busy machine.
 
 
 def _scales(blocks: Bytes, count: int) -> Floats:
-    """The float16 numbers that open each block, as columns."""
+    """The float16 numbers at the start of each block, as columns."""
     return np.ascontiguousarray(blocks[:, : 2 * count]).view(np.float16).astype(np.float32)
 
 
@@ -405,9 +405,9 @@ def _q8_0(blocks: Bytes) -> Floats:
     return out
 
 
-_QUICK: dict[str, tuple[int, Callable[[Bytes], Floats]]] = {
+_BLOCKS: dict[str, tuple[int, Callable[[Bytes], Floats]]] = {
     "Q4_0": (18, _q4_0),
     "Q4_1": (20, _q4_1),
     "Q8_0": (34, _q8_0),
 }
-"""Bytes a block, and how to undo it."""
+"""The bytes of a block, and the function that dequantises blocks."""

@@ -1,4 +1,4 @@
-"""The tokenizer that a GGUF file carries, rebuilt for the `tokenizers` library.
+"""The tokenizer inside a GGUF file, rebuilt for the `tokenizers` library.
 
 Two kinds occur in the Llama family: byte-level BPE with its merges ("gpt2"), and SentencePiece
 BPE ("llama"), whose merges follow from the scores of its pieces.
@@ -13,7 +13,7 @@ from limelight.models.loading.gguf import Gguf
 from limelight.models.tokens import Tokens
 
 _CONTROL, _USER_DEFINED = 3, 4
-"""Token types: stands for no text; stands for its own spelling, never split."""
+"""Token types: special tokens, which stand for no text, and added ones, which are never split."""
 
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -29,32 +29,32 @@ def gguf_tokens(file: Gguf) -> Tokens:
     if not pieces or not all(isinstance(piece, str) for piece in pieces):
         raise FileError(f"{file.path}: tokenizer.ggml.tokens must be texts, at least one")
     kind = file.require("tokenizer.ggml.model", str)
-    makers = {"gpt2": _byte_level, "llama": _sentence_piece}
-    if kind not in makers:
+    builders = {"gpt2": _byte_level, "llama": _sentence_piece}
+    if kind not in builders:
         raise FileError(f"{file.path}: tokenizer {kind!r} is unknown, expected 'gpt2' or 'llama'")
     try:
-        tokenizer = makers[kind](file, {piece: token for token, piece in enumerate(pieces)})
+        tokenizer = builders[kind](file, {piece: token for token, piece in enumerate(pieces)})
     except FileError:
         raise
-    except Exception as error:  # the library raises plain Exception for whatever is wrong
+    except Exception as error:  # all that the library raises
         raise FileError(f"{file.path}: its tokenizer is damaged: {error}") from error
     types = file.require("tokenizer.ggml.token_type", list, [])
     tokenizer.add_special_tokens(
         [
             AddedToken(piece, special=True, normalized=False)
-            for piece, what in zip(pieces, types, strict=False)
-            if what == _CONTROL
+            for piece, token_type in zip(pieces, types, strict=False)
+            if token_type == _CONTROL
         ]
     )
     tokenizer.add_tokens(
         [
             AddedToken(piece, normalized=False)
-            for piece, what in zip(pieces, types, strict=False)
-            if what == _USER_DEFINED
+            for piece, token_type in zip(pieces, types, strict=False)
+            if token_type == _USER_DEFINED
         ]
     )
     begin, end = (_special(file, name, len(pieces)) for name in ("bos", "eos"))
-    if begin is not None and file.get("tokenizer.ggml.add_bos_token", _begins(file)):
+    if begin is not None and file.get("tokenizer.ggml.add_bos_token", _adds_begin(file)):
         _prepend(tokenizer, pieces[begin], begin)
     return Tokens(
         tokenizer,
@@ -65,7 +65,7 @@ def gguf_tokens(file: Gguf) -> Tokens:
 
 
 def _special(file: Gguf, name: str, count: int) -> int | None:
-    """The id of a special token that the file may name."""
+    """The id of a special token, None if the file does not name it."""
     field = f"tokenizer.ggml.{name}_token_id"
     token = file.get(field)
     if token is not None and not (isinstance(token, int) and 0 <= token < count):
@@ -73,8 +73,8 @@ def _special(file: Gguf, name: str, count: int) -> int | None:
     return token
 
 
-def _begins(file: Gguf) -> bool:
-    """Whether texts open with the begin token where the file does not say."""
+def _adds_begin(file: Gguf) -> bool:
+    """Whether texts start with the begin token if the file does not say."""
     return (
         file.get("tokenizer.ggml.model") == "llama" or file.get("tokenizer.ggml.pre") == "llama-bpe"
     )
@@ -97,7 +97,7 @@ def _byte_level(file: Gguf, vocabulary: dict[str, int]) -> Any:
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=whole_words))
     gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
     plain = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
-    rules = {
+    pre_tokenizer = {
         "default": gpt2,
         "gpt-2": gpt2,
         "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), gpt2]),
@@ -105,11 +105,11 @@ def _byte_level(file: Gguf, vocabulary: dict[str, int]) -> Any:
             [pre_tokenizers.Split(Regex(_LLAMA3), behavior="isolated"), plain]
         ),
     }
-    rule = file.get("tokenizer.ggml.pre", "default")
-    if rule not in rules:
-        known = ", ".join(rules)
-        raise FileError(f"{file.path}: pre-tokenizer {rule!r} is unknown, expected one of {known}")
-    tokenizer.pre_tokenizer = rules[rule]
+    name = file.get("tokenizer.ggml.pre", "default")
+    if name not in pre_tokenizer:
+        known = ", ".join(pre_tokenizer)
+        raise FileError(f"{file.path}: pre-tokenizer {name!r} is unknown, expected one of {known}")
+    tokenizer.pre_tokenizer = pre_tokenizer[name]
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 

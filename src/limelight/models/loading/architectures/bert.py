@@ -13,7 +13,7 @@ from limelight.models.loading.architectures.family import BLOCK, Family
 
 
 def bert_config(hf: Mapping[str, Any]) -> Config:
-    """A BERT."""
+    """BERT."""
     require(hf, "position_embedding_type", "absolute")
     require(hf, "is_decoder", False)
     return Config.bert(
@@ -31,14 +31,14 @@ def bert_config(hf: Mapping[str, Any]) -> Config:
 
 
 def roberta_config(hf: Mapping[str, Any]) -> Config:
-    """BERT, with positions that begin after those of padding."""
+    """BERT with position ids that start after the padding id."""
     require(hf, "pad_token_id", 1)
     config = bert_config({"vocab_size": 50265, "type_vocab_size": 1, "layer_norm_eps": 1e-5, **hf})
     return config.changed(context=config.context - 2)
 
 
 def electra_config(hf: Mapping[str, Any]) -> Config:
-    """BERT, its token vectors narrower than the model in smaller ones."""
+    """BERT, whose token vectors are narrower than the model in the smaller sizes."""
     width = take(hf, "hidden_size", int, 256)
     inner = take(hf, "embedding_size", int, 128)
     table = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, **hf}
@@ -46,7 +46,7 @@ def electra_config(hf: Mapping[str, Any]) -> Config:
 
 
 def distilbert_config(hf: Mapping[str, Any]) -> Config:
-    """BERT without segments, by names of its own."""
+    """BERT without segments, with field names of its own."""
     return Config.bert(
         vocabulary=take(hf, "vocab_size", int, 30522),
         width=take(hf, "dim", int, 768),

@@ -1,4 +1,4 @@
-"""Values of a config.json that we serve, checked."""
+"""Fields of a config.json, checked to be ones that our models support."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ _GATES = {"silu": "swiglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh"}
 
 
 def activation(hf: Mapping[str, Any], name: str, default: str) -> str:
-    """The activation by its name with us."""
+    """Our name of the activation in this field."""
     return _ACTIVATIONS[_known(hf, name, default, list(_ACTIVATIONS))]
 
 
 def gate(hf: Mapping[str, Any], name: str, default: str) -> Activation:
-    """The activation of a feed-forward layer whose gate has this one."""
+    """Our name of the gated activation whose gate this field names."""
     gated = [theirs for theirs, ours in _ACTIVATIONS.items() if ours in _GATES]
     return cast("Activation", _GATES[_ACTIVATIONS[_known(hf, name, default, gated)]])
 
 
 def _known(hf: Mapping[str, Any], name: str, default: str, known: list[str]) -> str:
-    found = take(hf, name, str, default)
-    if found not in known:
-        raise OptionError(f"{name} must be one of {', '.join(map(repr, known))}, found {found!r}")
-    return found
+    value = take(hf, name, str, default)
+    if value not in known:
+        raise OptionError(f"{name} must be one of {', '.join(map(repr, known))}, found {value!r}")
+    return value
 
 
 def require(hf: Mapping[str, Any], field: str, expected: object) -> None:
-    """Raise where a field is neither absent nor of the one value that we serve."""
+    """Raise unless a field is absent, null, or the one value that we support."""
     if hf.get(field, expected) not in (expected, None):
         raise OptionError(f"{field} must be {expected!r}, found {hf[field]!r}")
 
 
 def same_size(hf: Mapping[str, Any], first: str, second: str, default: int) -> int:
-    """A size that source and target must share."""
+    """A size that encoder and decoder must share."""
     size, other = take(hf, first, int, default), take(hf, second, int, default)
     if size != other:
         raise OptionError(f"{second} must be {first} = {size}, found {other}")

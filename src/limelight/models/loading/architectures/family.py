@@ -14,23 +14,23 @@ from limelight.errors import OptionError
 from limelight.models.config import Config
 
 BLOCK = "stack.blocks.{t}."
-"""What stands before the names of a block of ours; `{t}` is its number."""
+"""The prefix of our names in a block; `{t}` is its number."""
 
 
 class Recipe(NamedTuple):
     """How one of our tensors is made from tensors of a file."""
 
     parts: tuple[str, ...]
-    """plain Hugging Face names, laid one below the other"""
+    """plain Hugging Face names, concatenated along the rows"""
     transpose: bool = False
     """whether the parts are stored as (in, out), as GPT-2 does"""
     plus: float = 0.0
-    """added to what is stored: Gemma's norms multiply by 1 + weight"""
+    """added to the stored values: Gemma's norms multiply by 1 + weight"""
     skip: int = 0
-    """rows of the part before the first that is ours: RoBERTa's positions begin at the third"""
+    """leading rows of the part that are left out: RoBERTa's positions begin at the third"""
 
     def shapes(self, shape: Sequence[int], config: Config) -> list[tuple[int, ...]]:
-        """The shape that each part is stored in, for a tensor of ours of this `shape`."""
+        """The stored shape of each part, for our tensor of this `shape`."""
         rows, *others = shape
         if len(self.parts) == 3:  # Q, K, V
             counts = [
@@ -51,7 +51,7 @@ class Recipe(NamedTuple):
 
 
 ConfigReader = Callable[[Mapping[str, Any]], Config]
-"""What turns a config.json into our config."""
+"""A function from a config.json to our config."""
 
 
 @dataclass(frozen=True)
@@ -64,25 +64,25 @@ class Family:
     name: str
     config: ConfigReader
     prefix: str
-    """what stands before a name when the model was saved with a head"""
+    """of the names in a model that was saved with a head"""
     modules: Mapping[str, tuple[str, ...]]
     transposed: frozenset[str] = frozenset()
     """our modules whose weights are stored as (in, out)"""
     plus_one: frozenset[str] = frozenset()
-    """our norms whose weights are stored less 1"""
+    """our norms whose weights are stored minus 1"""
     skipped: Mapping[str, int] = field(default_factory=dict[str, int])
-    """our tables that begin so many rows after theirs"""
+    """our tables, and how many leading rows of theirs are left out"""
     computed: Mapping[str, Callable[[int, int], Tensor]] = field(
         default_factory=dict[str, Callable[[int, int], Tensor]]
     )
-    """our tables that follow from their rows and columns, where a file does without"""
+    """our tensors that a file may lack, and functions of rows and columns that compute them"""
     unused: tuple[str, ...] = ()
-    """patterns of tensors that we have no use for"""
+    """patterns of tensors that our models do not use"""
     prefixes: tuple[str, ...] = ()
-    """what else may stand before a name"""
+    """other prefixes that occur"""
 
     def plain(self, hf_name: str) -> str:
-        """A tensor's name without prefix, in today's spelling."""
+        """A tensor's name without its prefix, in the current spelling."""
         prefixes = (self.prefix, *self.prefixes)
         prefix = next((known for known in prefixes if known and hf_name.startswith(known)), "")
         name = hf_name.removeprefix(prefix)
@@ -97,25 +97,25 @@ class Family:
         >>> family_of({"model_type": "llama"}).recipe("stack.blocks.3.feedforward.up.weight").parts
         ('layers.3.mlp.gate_proj.weight', 'layers.3.mlp.up_proj.weight')
         """
-        # An encoder below a head of ours stands one level deeper.
+        # MaskedLM and Classifier hold the encoder as a submodule.
         for ours in (name, name.removeprefix("encoder.")):
             module, _, kind = ours.rpartition(".")
             number = re.search(r"blocks\.(\d+)\.", module)
             block = number[1] if number else ""
-            general = module.replace(f"blocks.{block}.", "blocks.{t}.") if block else module
-            whole = self.modules.get(f"{general}.{kind}".lstrip("."))
-            theirs = whole or [f"{part}.{kind}" for part in self.modules.get(general, ())]
+            pattern = module.replace(f"blocks.{block}.", "blocks.{t}.") if block else module
+            tensors = self.modules.get(f"{pattern}.{kind}".lstrip("."))
+            theirs = tensors or [f"{part}.{kind}" for part in self.modules.get(pattern, ())]
             if theirs:
                 break
         else:
             raise OptionError(f"the {self.name} family has no tensor for {name!r}")
         return Recipe(
             tuple(part.replace("{t}", block) for part in theirs),
-            transpose=general in self.transposed and kind == "weight",
-            plus=1.0 if general in self.plus_one and kind == "weight" else 0.0,
-            skip=self.skipped.get(general, 0),
+            transpose=pattern in self.transposed and kind == "weight",
+            plus=1.0 if pattern in self.plus_one and kind == "weight" else 0.0,
+            skip=self.skipped.get(pattern, 0),
         )
 
     def is_unused(self, plain_name: str) -> bool:
-        """Whether a tensor of the file may be left alone."""
+        """Whether a tensor of the file may be ignored."""
         return any(re.fullmatch(pattern, plain_name) for pattern in self.unused)

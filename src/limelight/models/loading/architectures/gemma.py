@@ -17,15 +17,15 @@ from limelight.models.loading.architectures.llama import HEAD_NORMS, LLAMA, llam
 def gemma_config(hf: Mapping[str, Any]) -> Config:
     """Gemma 1, 2 and 3: norms of 1 + weight, scaled embeddings, a gelu gate.
 
-    Gemma 2 adds norms behind each layer, caps and windows in every second layer; Gemma 3 has norms
-    on the heads in place of the caps, and another rotary base for layers with a window.
+    Gemma 2 adds norms after each sublayer, softcaps, and windows in every second layer; Gemma 3 has
+    norms on the heads in place of the softcaps, and another rotary base for layers with a window.
     """
     kind = str(hf["model_type"])
     tanh = "gelu_pytorch_tanh"
     if kind == "gemma":
         require(hf, "hidden_activation", tanh)
         act = take(hf, "hidden_act", str, tanh)
-        act = tanh if act == "gelu" else act  # the first files say so and mean its approximation
+        act = tanh if act == "gelu" else act  # the first files say gelu and mean its approximation
     else:
         act = take(hf, "hidden_activation", str, tanh)
     layers, size = take(hf, "num_hidden_layers", int, 26), take(hf, "head_dim", int, 256)
@@ -33,7 +33,7 @@ def gemma_config(hf: Mapping[str, Any]) -> Config:
     rope = take(hf, "rope_parameters", dict, {})
     nested = rope.get("full_attention")
     if isinstance(nested, dict) and "rope_type" in rope:
-        raise OptionError("rope_parameters must be of all layers or by layer type, found both")
+        raise OptionError("rope_parameters must be for all layers or by layer type, found both")
     config = llama_config(
         {"rope_theta": 1e6 if kind == "gemma3_text" else 1e4, **hf, "hidden_act": act,
          "head_dim": size, "rope_parameters": nested if isinstance(nested, dict) else rope,
@@ -58,7 +58,7 @@ def gemma_config(hf: Mapping[str, Any]) -> Config:
         order="sandwich",
         scale=scalar**-0.5,
         head_norm=kind == "gemma3_text",
-        # Gemma 3 has the field and does without
+        # Gemma 3 has the field and ignores it.
         softcap=take(hf, "attn_logit_softcapping", float) if kind == "gemma2" else None,
         logit_softcap=take(hf, "final_logit_softcapping", float),
         window_base=base,
@@ -67,10 +67,10 @@ def gemma_config(hf: Mapping[str, Any]) -> Config:
 
 
 def gemma3_config(hf: Mapping[str, Any]) -> Config:
-    """The text part of Gemma 3 with pictures, which stands apart in its config.json."""
+    """The text model of a multimodal Gemma 3, which has a table of its own in config.json."""
     require(hf, "tie_word_embeddings", True)
     text = take(hf, "text_config", dict, {})
-    # Files leave out what is as by default in transformers.
+    # The defaults of transformers, which files leave out.
     sizes = {
         "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
         "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
@@ -107,7 +107,7 @@ GEMMA3 = replace(
     name="Gemma 3",
     config=gemma3_config,
     prefix="language_model.model.",
-    # the spelling of some versions, and of the matrix of an untied head
+    # The prefixes of some versions, and of the matrix of an untied head.
     prefixes=("model.language_model.", "language_model.", "model."),
     unused=(*LLAMA.unused, r"vision_tower\..*", r"multi_modal_projector\..*"),
 )

@@ -12,7 +12,7 @@ from limelight.models.loading.architectures.family import BLOCK, Family
 
 
 def gpt2_config(hf: Mapping[str, Any]) -> Config:
-    """A GPT-2."""
+    """GPT-2."""
     require(hf, "scale_attn_weights", True)
     require(hf, "scale_attn_by_inverse_layer_idx", False)
     require(hf, "add_cross_attention", False)
@@ -51,6 +51,6 @@ GPT2 = Family(
         BLOCK + name
         for name in ("attention.inputs", "attention.output", "feedforward.up", "feedforward.down")
     ),
-    # Old files store the causal mask; lm_head repeats the token table where they are tied.
+    # Old files store the causal mask; a tied lm_head repeats the token table.
     unused=(r"h\.\d+\.attn\.(masked_)?bias", r"lm_head\.weight"),
 )

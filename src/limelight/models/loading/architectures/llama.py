@@ -14,7 +14,7 @@ from limelight.models.scalings import scaling_from_hf
 
 
 def llama_config(hf: Mapping[str, Any]) -> Config:
-    """Llama, Mistral or Qwen 2, and what Qwen 3 and Gemma build on."""
+    """Llama, Mistral or Qwen 2; Qwen 3 and Gemma build on it."""
     require(hf, "mlp_bias", False)
     require(hf, "use_bidirectional_attention", False)
     base, scaling = scaling_from_hf(hf)
@@ -41,7 +41,7 @@ def llama_config(hf: Mapping[str, Any]) -> Config:
 
 
 def _windows(hf: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """The window of Mistral and Qwen, and the layers without: Llama has none whatever its file."""
+    """The window of Mistral and Qwen, and the layers without it; Llama ignores these fields."""
     kind, width = hf["model_type"], take(hf, "sliding_window", int)
     if kind == "mistral":
         return {} if width is None else windowed(width, range(layers), layers)
@@ -54,14 +54,14 @@ def _windows(hf: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def windowed(width: int, sliding: Sequence[int], layers: int) -> dict[str, Any]:
-    """Fields of a config whose layers have a window, or some of them.
+    """The config fields of a model in which the `sliding` layers have a window.
 
     Their window counts the token itself; ours counts those before it.
     """
     if not sliding:
         return {}
-    everywhere = tuple(t for t in range(layers) if t not in sliding)
-    return {"window": width - 1, "global_layers": everywhere}
+    global_layers = tuple(t for t in range(layers) if t not in sliding)
+    return {"window": width - 1, "global_layers": global_layers}
 
 
 def qwen3_config(hf: Mapping[str, Any]) -> Config:

@@ -14,7 +14,7 @@ from limelight.models.loading.architectures.family import Family
 
 
 def t5_config(hf: Mapping[str, Any]) -> Config:
-    """T5, by the form of its feed-forward layers."""
+    """T5, plain or gated by its feed_forward_proj."""
     require(hf, "relative_attention_num_buckets", 32)
     require(hf, "relative_attention_max_distance", 128)
     act = take(hf, "feed_forward_proj", str, "relu")
@@ -41,7 +41,7 @@ def t5_config(hf: Mapping[str, Any]) -> Config:
         bias="none",
         scale=1.0,
         tied=tied,
-        # Written since transformers 5, which ties whatever the file says.
+        # In files since transformers 5, which ties the head whatever tie_word_embeddings is.
         logit_scale=width**-0.5 if take(hf, "scale_decoder_outputs", bool, tied) else 1.0,
         dropout=take(hf, "dropout_rate", float, 0.1),
     )
@@ -79,7 +79,7 @@ T5 = Family(
     unused=(
         r"(en|de)coder\.embed_tokens\.weight",
         r"lm_head\.weight",
-        # Some old files carry a bias that no version of the model reads.
+        # Some old files hold a bias that no version of the model reads.
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
     ),
 )

@@ -14,17 +14,17 @@ from limelight.models.loading.architectures.family import BLOCK, Family
 
 
 def vit_config(hf: Mapping[str, Any]) -> Config:
-    """A ViT, with classes where it was saved with a classifier."""
+    """ViT, with classes if it was saved with a classifier."""
     require(hf, "qkv_bias", True)
     require(hf, "num_channels", 3)
     size: Any = hf.get("image_size", 224)
     sides = (size, size) if type(size) is int else tuple(size) if isinstance(size, list) else ()
     if len(sides) != 2 or not all(type(side) is int for side in sides):
-        raise OptionError(f"image_size must be a whole number or two, found {size!r}")
+        raise OptionError(f"image_size must be one or two whole numbers, found {size!r}")
     architectures = [str(name) for name in take(hf, "architectures", list, [])]
     classifies = any(name.endswith("ForImageClassification") for name in architectures)
     return Config.vit(
-        # transformers leaves out the names of classes where there are as many as by default
+        # transformers leaves id2label out if there are two classes, its default.
         vocabulary=len(take(hf, "id2label", dict, {0: "", 1: ""})) if classifies else 0,
         image=sides,
         patch=take(hf, "patch_size", int, 16),

@@ -1,4 +1,4 @@
-"""A model that writes, with what it has read so far: prompts once, then a token a row at a time."""
+"""Prompts that a model continues together: all are read at once, then each grows token by token."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from limelight.errors import OptionError
 from limelight.models.decoder import Decoder
 from limelight.models.transformer import Transformer
 
-Writer = Decoder | Transformer
-"""A model that generates: after a prompt, or a target for a source."""
+GenerativeModel = Decoder | Transformer
+"""A model that generates tokens: after a prompt, or a target for a source."""
 
 
 @runtime_checkable
-class Reader(Protocol):
-    """Rows that are generated together."""
+class GenerationBatch(Protocol):
+    """Rows that are generated together, with the model's cache of what they hold so far."""
 
     def begin(self) -> Tensor:
-        """Logits `b v` of the first token of each row."""
+        """Read the prompts; logits `b v` of the first new token of each row."""
         ...
 
     def step(self, tokens: Sequence[int]) -> Tensor:
-        """Logits `b v` after one more token a row."""
+        """Append a token to each row; logits `b v` of the next one."""
         ...
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -33,35 +33,38 @@ class Reader(Protocol):
         ...
 
 
-def read(model: Writer, prompts: list[list[int]], more: int) -> Reader:
-    """A reader for prompts (of a transformer: sources), with room for `more` tokens a row."""
+def generation_batch(
+    model: GenerativeModel, prompts: list[list[int]], max_tokens: int
+) -> GenerationBatch:
+    """A batch of prompts (of a transformer: sources), each to grow by at most `max_tokens`."""
     if isinstance(model, Transformer):
-        return _SourceReader(model, prompts)
-    return _PromptReader(model, prompts, more)
+        return _TransformerBatch(model, prompts)
+    return _DecoderBatch(model, prompts, max_tokens)
 
 
-def tokens_left(model: Writer, prompt: Sequence[int], most: int) -> int:
-    """How many tokens can be written to a prompt: `most`, or what learned positions leave."""
+def tokens_left(model: GenerativeModel, prompt: Sequence[int], max_tokens: int) -> int:
+    """How many tokens a prompt can grow by: `max_tokens`, or what learned positions leave."""
     config = model.config
     if config.positions != "learned":
-        return most
+        return max_tokens
     if len(prompt) > config.context:
         raise OptionError(
             f"prompts has one of {len(prompt)} tokens, expected at most {config.context}, "
-            "the positions that the model has learned"
+            "the number of learned positions"
         )
-    return min(most, config.context - (0 if isinstance(model, Transformer) else len(prompt) - 1))
+    used = 0 if isinstance(model, Transformer) else len(prompt) - 1
+    return min(max_tokens, config.context - used)
 
 
-class _PromptReader:
+class _DecoderBatch:
     """A decoder reads all prompts in one pass, packed where their lengths differ."""
 
-    def __init__(self, model: Decoder, prompts: list[list[int]], more: int) -> None:
+    def __init__(self, model: Decoder, prompts: list[list[int]], max_tokens: int) -> None:
         self._model, self._prompts = model, prompts
         self._device = model.embedding.tokens.weight.device
         longest = max(len(prompt) for prompt in prompts)
-        # Storage doubles when full, so a limit that is seldom reached need not be paid for.
-        self._cache = model.new_cache(capacity=longest + min(more, 512))
+        # Storage doubles when full, so a large limit that is seldom reached costs nothing.
+        self._cache = model.new_cache(capacity=longest + min(max_tokens, 512))
 
     @torch.inference_mode()
     def begin(self) -> Tensor:
@@ -74,25 +77,25 @@ class _PromptReader:
             tokens = torch.tensor([t for prompt in self._prompts for t in prompt], device=device)
             hidden = model.hidden(tokens, lengths=lengths, cache=self._cache)
             hidden = hidden[torch.tensor(lengths, device=device).cumsum(0) - 1]
-        # The logits of all other prompt tokens are never made: they are most of the work.
-        return _numbers(model.logits(hidden))
+        # Only of the last tokens: the logits of all prompt tokens would be most of the work.
+        return _check_logits(model.logits(hidden))
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int]) -> Tensor:
         new = torch.tensor(tokens, device=self._device)[:, None]
-        return _numbers(self._model.logits(self._model.hidden(new, cache=self._cache)[:, 0]))
+        return _check_logits(self._model.logits(self._model.hidden(new, cache=self._cache)[:, 0]))
 
     @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
         self._cache.select(torch.tensor(rows, device=self._device))
 
 
-class _SourceReader:
+class _TransformerBatch:
     """A transformer reads the sources and starts each target with the begin token."""
 
     def __init__(self, model: Transformer, sources: list[list[int]]) -> None:
         if model.tokens is None or model.tokens.begin is None:
-            raise OptionError("model needs a tokenizer with a begin token, which opens a target")
+            raise OptionError("model needs a tokenizer with a begin token, which starts a target")
         self._model, self._begin = model, model.tokens.begin
         self._device = model.embedding.tokens.weight.device
         self._lengths = [len(source) for source in sources]
@@ -111,20 +114,20 @@ class _SourceReader:
     def step(self, tokens: Sequence[int]) -> Tensor:
         new = torch.tensor(tokens, device=self._device)[:, None]
         hidden = self._model.decode(new, self._memory, cache=self._cache)
-        return _numbers(self._model.logits(hidden[:, 0]))
+        return _check_logits(self._model.logits(hidden[:, 0]))
 
     @torch.inference_mode()
     def keep(self, rows: Sequence[int]) -> None:
-        chosen = torch.tensor(rows, device=self._device)
+        indices = torch.tensor(rows, device=self._device)
         self._lengths = [self._lengths[row] for row in rows]
-        self._cache.select(chosen)
-        self._memory = self._memory.select(chosen, self._lengths)
+        self._cache.select(indices)
+        self._memory = self._memory.select(indices, self._lengths)
 
 
-def _numbers(logits: Tensor) -> Tensor:
-    """The logits, if each row has a likeliest token: among NaN there is none."""
+def _check_logits(logits: Tensor) -> Tensor:
+    """The logits, if every row has a finite maximum: no token can be drawn from NaN."""
     if not bool(logits.amax(dim=-1).isfinite().all()):
         raise OptionError(
-            "model gives scores for the next token that are not numbers: it overflows or holds NaN"
+            "model gives logits that are not finite: it overflows or its weights hold NaN"
         )
     return logits
