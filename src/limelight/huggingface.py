@@ -4,8 +4,8 @@
     model = AutoModel.from_pretrained(folder, attn_implementation="limelight")
 
 The model then runs on limelight's attention. With `output_attentions=True` the entries of
-`outputs.attentions` are `Seen` objects, which stand for the dense weights wherever a tool asks for
-them. `limelight.watch(model, lens)` records a model that is already loaded.
+`outputs.attentions` are `Seen` objects, which tools can use as if they were the dense weights.
+`limelight.watch(model, lens)` records a model that is already loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small run, and what its log says."""
+"""The settings of a small run, and its log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def settings(folder: Path, **changes: Any) -> Settings:
 
 
 def entries(folder: Path) -> list[dict[str, Any]]:
-    """The log without what depends on the clock."""
+    """The log without timings."""
     log = read_log(folder / "log.jsonl")
     return [{name: e[name] for name in e if name != "tokens_per_second"} for e in log]
 

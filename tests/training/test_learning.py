@@ -1,4 +1,4 @@
-"""What is learned: text and pairs, end to end."""
+"""Training on text and on pairs, end to end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FRAME = "le {} {} est ici"
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that learned to translate two words and turn them round (BLEU asks for four words)."""
-    place = tmp_path_factory.mktemp("pairs")
+    """A run that translates two words and swaps them (BLEU needs at least four words)."""
+    folder = tmp_path_factory.mktemp("pairs")
     pairs = [f"the {a} {b}\t{FRAME.format(WORDS[b], WORDS[a])}" for a in WORDS for b in WORDS]
-    (place / "pairs.tsv").write_text("\n".join(pairs))
+    (folder / "pairs.tsv").write_text("\n".join(pairs))
     table = {
-        "folder": str(place / "run"),
+        "folder": str(folder / "run"),
         "steps": 150,
         "batch": 22,
         "evaluate_every": 150,
@@ -43,13 +43,13 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
                   "width": 32, "hidden": 64, "context": 16, "dropout": 0.0},
         "optimizer": {"learning_rate": 5e-3, "warmup_steps": 10, "label_smoothing": 0.05},
     }  # fmt: skip
-    result = train(Settings.from_table(table), base=place)
+    result = train(Settings.from_table(table), base=folder)
     assert result.bleu is not None
     assert result.bleu.score > result.bleu.copying
-    return place / "run"
+    return folder / "run"
 
 
-def test_a_regular_text_is_learned(tmp_path: Path) -> None:
+def test_a_periodic_text_is_learned(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("abcdefgh" * 200)
     model = {"preset": "llama", "layers": 1, "heads": 2, "width": 32, "context": 16}
     for precision in ("float32", "bfloat16"):
@@ -61,11 +61,11 @@ def test_a_regular_text_is_learned(tmp_path: Path) -> None:
         )  # fmt: skip
         assert result.held_out.loss < 0.1 < math.log(8)
         assert result.held_out.perplexity == pytest.approx(math.exp(result.held_out.loss))
-        model_back = ll.load(result.checkpoint)
-        assert ll.generate(model_back, "abc", max_tokens=8).text == "defghabc"
+        loaded = ll.load(result.checkpoint)
+        assert ll.generate(loaded, "abc", max_tokens=8).text == "defghabc"
 
 
-def test_accumulating_changes_nothing_but_memory(tmp_path: Path) -> None:
+def test_accumulation_does_not_change_the_loss(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("abcdefgh" * 50)
     model = {"preset": "gpt2", "layers": 1, "heads": 2, "width": 16, "context": 8}
     losses = [
@@ -80,32 +80,34 @@ def test_accumulating_changes_nothing_but_memory(tmp_path: Path) -> None:
 
 def test_pairs_are_learned(translator: Path) -> None:
     pairs = [(f"the {a} {b}", FRAME.format(WORDS[b], WORDS[a])) for a in WORDS for b in WORDS]
-    written = translate(load_translator(translator), [source for source, _ in pairs], rows=7)
-    right = sum(found == target for found, (_, target) in zip(written, pairs, strict=True))
-    assert right >= 22  # those learned from
+    translations = translate(load_translator(translator), [source for source, _ in pairs], rows=7)
+    correct = sum(
+        translation == target for translation, (_, target) in zip(translations, pairs, strict=True)
+    )
+    assert correct >= 22  # those trained on
 
 
-def test_translating_from_the_command_line(translator: Path, tmp_path: Path) -> None:
+def test_the_translate_command(translator: Path, tmp_path: Path) -> None:
     run = CliRunner().invoke
     lines = translate(load_translator(translator), ["the blue cat", "the red dog"])
     page = tmp_path / "a.html"
-    done = run(app, ["translate", str(translator), "the blue cat", "--save", str(page)])
-    assert done.exit_code == 0, done.output
-    assert done.output == f"{lines[0]}\n"
+    result = run(app, ["translate", str(translator), "the blue cat", "--save", str(page)])
+    assert result.exit_code == 0, result.output
+    assert result.output == f"{lines[0]}\n"
     assert page.stat().st_size > 10_000
-    done = run(app, ["translate", str(translator)], input="the blue cat\n\nthe red dog\n")
-    assert done.output.splitlines() == lines
+    result = run(app, ["translate", str(translator)], input="the blue cat\n\nthe red dog\n")
+    assert result.output.splitlines() == lines
 
 
 def test_cross_attention_is_recorded(translator: Path, tmp_path: Path) -> None:
     model = load_translator(translator)
     recording = ll.look("blue cat", model, target="chat bleu")
     recording.save(tmp_path / "cross.safetensors")
-    back = Recording.load(tmp_path / "cross.safetensors")
-    weights = back.weights(0, 0)
-    assert weights.shape == (len(back.queries), len(back.tokens))
-    assert torch.allclose(weights.sum(-1), torch.ones(len(back.queries)), atol=1e-5)
-    assert back.query_text == "chat bleu"
+    loaded = Recording.load(tmp_path / "cross.safetensors")
+    weights = loaded.weights(0, 0)
+    assert weights.shape == (len(loaded.queries), len(loaded.tokens))
+    assert torch.allclose(weights.sum(-1), torch.ones(len(loaded.queries)), atol=1e-5)
+    assert loaded.query_text == "chat bleu"
 
 
 def test_only_an_encoder_decoder_translates(tmp_path: Path) -> None:
@@ -115,22 +117,22 @@ def test_only_an_encoder_decoder_translates(tmp_path: Path) -> None:
         load_translator(tmp_path / "run")
 
 
-@pytest.mark.parametrize("most", [0.0, 0.3, 1e6])
-@pytest.mark.parametrize("by", ["kernel", "torch"])
+@pytest.mark.parametrize("clip_norm", [0.0, 0.3, 1e6])
+@pytest.mark.parametrize("backend", ["kernel", "torch"])
 def test_the_optimizer_is_adamw_with_clipping(
-    by: str, most: float, monkeypatch: pytest.MonkeyPatch
+    backend: str, clip_norm: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(0)
     layer = torch.nn.Linear(131, 301)
     layer.unused = torch.nn.Linear(2, 2)
     kernels = optimise.kernels
     assert kernels is not None
-    if by == "torch":
-        layer.double()  # which the kernel does not take
+    if backend == "torch":
+        layer.double()  # which the kernel does not support
     else:
         monkeypatch.setattr(AdamW, "step", None)
     settings = OptimizerSettings(
-        learning_rate=0.1, beta1=0.9, beta2=0.99, weight_decay=0.5, clip_norm=most
+        learning_rate=0.1, beta1=0.9, beta2=0.99, weight_decay=0.5, clip_norm=clip_norm
     )
     optimizer = make_optimizer(layer, settings)
     learned = {name: p for name, p in layer.named_parameters() if "unused" not in name}
@@ -147,7 +149,7 @@ def test_the_optimizer_is_adamw_with_clipping(
         assert 0.3 < norm < 1e6
         optimizer_step(optimizer, settings.clip_norm)
         for name, gradient in gradients.items():
-            g = gradient * (0.3 / (norm + 1e-6) if most == 0.3 else 1.0)
+            g = gradient * (0.3 / (norm + 1e-6) if clip_norm == 0.3 else 1.0)
             means[name] = 0.9 * means[name] + 0.1 * g
             squares[name] = 0.99 * squares[name] + 0.01 * g * g
             mean, square = means[name] / (1 - 0.9**t), squares[name] / (1 - 0.99**t)
@@ -155,8 +157,8 @@ def test_the_optimizer_is_adamw_with_clipping(
             weights[name] = weights[name] * (1 - 0.1 * decay)
             weights[name] = weights[name] - 0.1 * mean / (square.sqrt() + 1e-8)
         for name, parameter in learned.items():
-            close = 1e-9 if by == "torch" else 2e-6
-            assert torch.allclose(parameter.double(), weights[name], atol=close)
+            tolerance = 1e-9 if backend == "torch" else 2e-6
+            assert torch.allclose(parameter.double(), weights[name], atol=tolerance)
     assert torch.equal(layer.unused.weight, before)
     assert not optimizer.state[layer.unused.weight]
 

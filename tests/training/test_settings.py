@@ -24,7 +24,7 @@ def table(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["shakespeare", "english-french"])
-def test_recipes_are_read(name: str) -> None:
+def test_the_example_recipes_are_read(name: str) -> None:
     settings = Settings.from_file(EXAMPLES / f"{name}.toml")
     assert settings.folder == f"runs/{name}"
     assert settings.config(vocabulary=100).vocabulary == 100
@@ -32,7 +32,7 @@ def test_recipes_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"bacth": 3}, "there is no setting 'bacth'; did you mean 'batch'"),
         ({"data": {"txt": "a"}}, "there is no setting 'data.txt'; did you mean 'data.text'"),
@@ -69,12 +69,12 @@ def test_recipes_are_read(name: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_wrong_settings_are_refused_in_words(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_wrong_settings_raise(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         Settings.from_table(table(**changes))
 
 
-def test_rotary_scaling_is_a_table() -> None:
+def test_rotary_scaling_is_read_from_a_table() -> None:
     scaling = {"kind": "linear", "factor": 2.0}
     model = {"preset": "llama", "layers": 1, "heads": 2, "width": 8, "rotary_scaling": scaling}
     settings = Settings.from_table(table(model=model))
@@ -83,13 +83,13 @@ def test_rotary_scaling_is_a_table() -> None:
 
 
 def test_missing_settings_are_named() -> None:
-    given = table()
-    del given["batch"]
+    incomplete = table()
+    del incomplete["batch"]
     with pytest.raises(OptionError, match="the setting 'batch' is missing"):
-        Settings.from_table(given)
+        Settings.from_table(incomplete)
 
 
-def test_files_that_are_not_settings(tmp_path: Path) -> None:
+def test_files_that_are_not_settings_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="no such file"):
         Settings.from_file(tmp_path / "none.toml")
     broken = tmp_path / "broken.toml"
@@ -102,7 +102,7 @@ def test_files_that_are_not_settings(tmp_path: Path) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """As TOML gives it: lists for tuples."""
+    """As TOML is read: lists instead of tuples."""
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items() if each != ()}
+        return {name: _plain(item) for name, item in value.items() if item != ()}
     return list(value) if isinstance(value, tuple) else value

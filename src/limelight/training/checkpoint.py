@@ -6,7 +6,7 @@
     optimizer.safetensors    NAME.exp_avg and NAME.exp_avg_sq for each weight NAME
     state.json               the step, the settings, digests of the data and of the files above
 
-That is all: batch and dropout of a step are functions of the seed and the step, so there is no
+The batch and the dropout of a step are functions of the seed and the step, so there is no
 generator state and no position in the data to store. Nothing is pickled. Weights are stored
 unsharded, so a run can resume with another number of processes.
 """
@@ -38,7 +38,7 @@ _MAY_CHANGE = ("folder", "evaluate_every", "keep", "parallel", "timeout")
 
 
 def expected_sizes(model: nn.Module) -> list[int]:
-    """Bytes of the two large files of a checkpoint, headers and all the rest included."""
+    """Upper bounds in bytes of the two large files of a checkpoint; the first includes the rest."""
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     names = sum(len(name) + 200 for name, _ in model.named_parameters())
     return [weights + names + 2_000_000, 2 * weights + 2 * names]
@@ -79,37 +79,36 @@ def write_checkpoint(
 
 
 def newest_checkpoint(run: RunFolder) -> Path | None:
-    """The newest checkpoint, its checksums verified, or None where there is none.
+    """The newest checkpoint, its checksums verified, or None if there is none.
 
     Raises:
-        FileError: naming the file that is damaged, and the checkpoint before it that is whole.
+        FileError: naming the damaged file, and the newest checkpoint that is intact.
     """
     steps = run.steps()
     if not steps:
         return None
     newest = run.checkpoint(steps[-1])
     try:
-        check_undamaged(newest)
+        check_intact(newest)
     except FileError as error:
-        undamaged = (step for step in reversed(steps[:-1]) if _is_undamaged(run, step))
-        step = next(undamaged, None)
-        offer = (
-            "no earlier checkpoint is whole: train into another folder"
+        step = next((step for step in reversed(steps[:-1]) if _is_intact(run, step)), None)
+        advice = (
+            "no earlier checkpoint is intact: train into another folder"
             if step is None
-            else f"step {step} is whole: remove {newest} and --resume to go on from there"
+            else f"step {step} is intact: remove {newest} and --resume to continue from there"
         )
-        raise FileError(f"{error}; {offer}") from error
+        raise FileError(f"{error}; {advice}") from error
     return newest
 
 
-def check_undamaged(folder: Path) -> None:
-    """Raise unless every file of a checkpoint is as it was written."""
+def check_intact(folder: Path) -> None:
+    """Raise unless every file of a checkpoint has the digest it was written with."""
     path = folder / "state.json"
     state = read_json(path)
     if state.get("format") != 1 or not isinstance(state.get("step"), int):
         raise FileError(f"{path}: not the state of a run in format 1")
     if state.pop("sha256", None) != _digest(state):
-        raise FileError(f"{path}: damaged: its contents do not have the sha256 that it names")
+        raise FileError(f"{path}: damaged: its sha256 does not match its contents")
     for name, expected in state["files"].items():
         digest = sha256(folder / name)
         if digest != expected:
@@ -118,9 +117,9 @@ def check_undamaged(folder: Path) -> None:
             )
 
 
-def _is_undamaged(run: RunFolder, step: int) -> bool:
+def _is_intact(run: RunFolder, step: int) -> bool:
     try:
-        check_undamaged(run.checkpoint(step))
+        check_intact(run.checkpoint(step))
     except FileError:
         return False
     return True
@@ -131,7 +130,7 @@ def _digest(state: dict[str, Any]) -> str:
 
 
 def check_resumed(folder: Path, settings: Settings, data: str) -> int:
-    """The step of a checkpoint, after making sure that the run is still the same run."""
+    """The step of a checkpoint; raises if settings or data differ from those of its run."""
     state = read_json(folder / "state.json")
     changed = _differences(state.get("settings", {}), json.loads(json.dumps(settings.as_table())))
     if changed:
@@ -156,7 +155,7 @@ def read_tokens(folder: Path) -> Tokens:
 
 
 def read_checkpoint(folder: Path, model: nn.Module, optimizer: AdamW, step: int) -> None:
-    """Load a checkpoint's weights and moments into a model and its optimizer, as sharded."""
+    """Load weights and moments into a model and its optimizer, sharded as the model is."""
     weights = Safetensors(folder / "model.safetensors")
     moments = Safetensors(folder / "optimizer.safetensors")
     with torch.no_grad():

@@ -29,13 +29,12 @@ class Corpus:
             self._text = LanguageModelTask.split(text, data.held_out)
             self.digest = _digest([text])
         else:
-            read = read_pairs(files)
-            pairs = [pair for pair in read if not set(data.skip) & set("".join(pair))]
+            pairs = [pair for pair in read_pairs(files) if not set(data.skip) & set("".join(pair))]
             self._pairs = TranslationTask.split(pairs, data.held_out, settings.seed)
             self.digest = _digest([part for pair in pairs for part in pair])
         if not any(self._text) and not any(self._pairs):
-            some = ", ".join(map(str, files[:3])) + (", …" if len(files) > 3 else "")
-            raise OptionError(f"data: nothing to train on in {some}")
+            names = ", ".join(map(str, files[:3])) + (", …" if len(files) > 3 else "")
+            raise OptionError(f"data: nothing to train on in {names}")
 
     def train_tokenizer(self, group: Group) -> Tokens:
         """A tokenizer trained on the training text, the same in every process."""

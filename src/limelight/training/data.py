@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
 @runtime_checkable
 class Task(Protocol):
-    """Something to learn: batches for training, and what was held out."""
+    """What a run trains on: batches for training, and batches of held-out data."""
 
     @property
     def tokens(self) -> Tokens:
@@ -86,46 +86,45 @@ class LanguageModelTask:
     def from_text(
         cls, tokens: Tokens, train: str, held_out: str, context: int
     ) -> LanguageModelTask:
-        """The two parts as tokens; the first must hold more than one row, the other something."""
-        ids, rest = _ids(tokens, train), _ids(tokens, held_out)
-        if len(ids) <= context:
+        """Tokenize both parts; raises if there are too few tokens to train or to evaluate on."""
+        train_ids, held_out_ids = _ids(tokens, train), _ids(tokens, held_out)
+        if len(train_ids) <= context:
             raise OptionError(
-                f"data: {len(ids)} tokens are left to train on, "
+                f"data: {len(train_ids)} tokens are left to train on, "
                 f"expected more than model.context = {context}"
             )
-        if len(rest) < 2:
+        if len(held_out_ids) < 2:
+            total = len(train_ids) + len(held_out_ids)
             raise OptionError(
-                f"data.held_out leaves {len(rest)} of {len(ids) + len(rest)} tokens to evaluate "
+                f"data.held_out leaves {len(held_out_ids)} of {total} tokens to evaluate "
                 "on, expected at least 2: one, and the next to predict"
             )
-        return cls(tokens, ids, rest, context)
+        return cls(tokens, train_ids, held_out_ids, context)
 
     @property
     def size(self) -> int:
         return len(self.train_ids)
 
     def batch(self, seed: int, step: int, rows: int) -> Batch:
-        last = len(self.train_ids) - self.context
-        starts = torch.randint(last, (rows,), generator=generator_for(seed, step))
-        # All rows as a view: the batch is a single gather.
-        window = self.train_ids.unfold(0, self.context + 1, 1)[starts].long()
-        return Batch({"tokens": window[:, :-1]}, window[:, 1:], rows * self.context)
+        count = len(self.train_ids) - self.context
+        starts = torch.randint(count, (rows,), generator=generator_for(seed, step))
+        # A view of every possible row, so that the batch is a single gather.
+        ids = self.train_ids.unfold(0, self.context + 1, 1)[starts].long()
+        return Batch({"tokens": ids[:, :-1]}, ids[:, 1:], rows * self.context)
 
     def held_out(self, rows: int) -> Iterator[Batch]:
         ids, n = self.held_out_ids.long(), self.context
         inputs, targets = ids[:-1], ids[1:]
-        count = len(targets)
-        windows = -(-count // n)
-        padding = windows * n - count
-        inputs = torch.cat([inputs, inputs.new_zeros(padding)]).view(windows, n)
-        targets = torch.cat([targets, targets.new_full((padding,), IGNORED)]).view(windows, n)
-        for part_in, part_out in zip(inputs.split(rows), targets.split(rows), strict=True):
-            yield Batch({"tokens": part_in}, part_out, int((part_out != IGNORED).sum()))
+        padding = -len(targets) % n
+        inputs = torch.cat([inputs, inputs.new_zeros(padding)]).view(-1, n)
+        targets = torch.cat([targets, targets.new_full((padding,), IGNORED)]).view(-1, n)
+        for batch_in, batch_out in zip(inputs.split(rows), targets.split(rows), strict=True):
+            yield Batch({"tokens": batch_in}, batch_out, int((batch_out != IGNORED).sum()))
 
 
 def _ids(tokens: Tokens, text: str) -> Tensor:
-    # In pieces of some lines, which the tokenizer takes on all cores.
+    # In chunks of lines, which the tokenizer encodes in parallel.
     lines = text.splitlines(keepends=True)
-    pieces = ["".join(lines[at : at + 256]) for at in range(0, len(lines), 256)]
-    ids = [torch.tensor(piece, dtype=torch.int32) for piece in tokens.ids_of(pieces)]
+    chunks = ["".join(lines[at : at + 256]) for at in range(0, len(lines), 256)]
+    ids = [torch.tensor(chunk, dtype=torch.int32) for chunk in tokens.ids_of(chunks)]
     return torch.cat(ids) if ids else torch.empty(0, dtype=torch.int32)

@@ -18,6 +18,7 @@ from limelight.models.transformer import Transformer
 from limelight.training.settings import Parallel
 
 _LOST = re.compile("timed out|timeout|closed by peer|reset by peer", re.IGNORECASE)
+"""Gloo has no error type of its own, neither for a timeout nor for a peer that is gone."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Group:
 def process_group(timeout: float = 300.0) -> Generator[Group]:
     """The group that torchrun started this process in, or a group of one.
 
-    A process that waits for the others longer than `timeout` seconds raises.
+    A process that waits longer than `timeout` seconds for the others raises.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield Group()
@@ -71,13 +72,12 @@ def process_group(timeout: float = 300.0) -> Generator[Group]:
     try:
         yield Group(torch.distributed.get_rank(), torch.distributed.get_world_size())
     except RuntimeError as error:
-        # Gloo raises no kind of its own, neither for a timeout nor for a peer that is gone.
         if not _LOST.search(str(error)):
             raise
         raise LimelightError(
             f"process {os.environ['RANK']} of {os.environ['WORLD_SIZE']} lost the others: one of "
-            f"them ended, or was not heard of for {timeout:g} s (the setting timeout); the last "
-            "checkpoint is whole"
+            f"them ended, or did not respond for {timeout:g} s (the setting timeout); the last "
+            "checkpoint is intact"
         ) from error
     finally:
         torch.distributed.destroy_process_group()
@@ -106,7 +106,7 @@ def parallelize(model: Model, group: Group, how: Parallel) -> nn.Module:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor with the shards of all processes; every process must call this."""
+    """The tensor gathered from the shards of all processes, which must all call this."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -21,10 +21,10 @@ from limelight.training.translate import translate
 
 
 class HeldOut(NamedTuple):
-    """The mean over every token held out."""
+    """The mean over all held-out tokens."""
 
     loss: float
-    """−log p of the token that came, in nats"""
+    """−log p(target), in nats"""
 
     @property
     def perplexity(self) -> float:
@@ -33,21 +33,21 @@ class HeldOut(NamedTuple):
 
 
 class Bleu(NamedTuple):
-    """BLEU of translations, and of the sources left as they are."""
+    """BLEU of translations, and of the untranslated sources as a baseline."""
 
     score: float
     copying: float
 
 
 def in_precision(precision: Precision) -> AbstractContextManager[Any]:
-    """Within it, matrix products run in this precision."""
+    """A context in which matrix products run in this precision."""
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def token_loss(logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
-    """Σ −log p(target) over the rows at hand, divided by the targets of the whole batch.
+    """Σ −log p(target) over the rows of a shard, divided by the targets of its whole batch.
 
-    The losses of a batch's shards therefore sum to the mean over the batch, however it is sharded.
+    The losses of all shards therefore sum to the mean over the batch, however it is sharded.
     """
     total = F.cross_entropy(
         logits.flatten(0, 1).float(),
@@ -62,7 +62,7 @@ def token_loss(logits: Tensor, batch: Batch, smoothing: float = 0.0) -> Tensor:
 def evaluate(
     model: nn.Module, task: Task, group: Group, *, rows: int, precision: Precision
 ) -> HeldOut:
-    """The loss on everything held out; the rows are sharded over the processes."""
+    """The loss on all held-out data; the rows are sharded over the processes."""
     model.eval()
     total, predicted = torch.zeros((), dtype=torch.float64), 0
     with torch.no_grad(), in_precision(precision):
@@ -75,7 +75,7 @@ def evaluate(
 
 
 def bleu(model: Transformer, pairs: Sequence[Pair], *, max_tokens: int) -> Bleu:
-    """BLEU of greedy translations against the targets (sacrebleu, its own tokenisation)."""
+    """BLEU of greedy translations against the targets (sacrebleu with its default tokeniser)."""
     try:
         import sacrebleu
     except ModuleNotFoundError:

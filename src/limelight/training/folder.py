@@ -1,4 +1,4 @@
-"""The folder of a run: locked by one training at a time, with space for its checkpoints.
+"""The folder of a run: locked by one training run at a time, with space for its checkpoints.
 
 log.jsonl              the log
 curve.png              the loss curve, drawn at the end
@@ -27,7 +27,7 @@ class RunFolder:
         self.path = check_path(path)
 
     def steps(self) -> list[int]:
-        """The steps that have a whole checkpoint, in order."""
+        """The steps that have a checkpoint, in order."""
         return checkpoint_steps(self.path)
 
     def checkpoint(self, step: int) -> Path:
@@ -36,7 +36,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Generator[None]:
-        """Hold the folder's lock; partial files that a killed run left are removed."""
+        """Hold the folder's lock; the partial files of a killed run are removed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
@@ -56,9 +56,9 @@ class RunFolder:
             os.close(lock)
 
     def check_space(self, sizes: Sequence[int], checkpoints: int) -> None:
-        """Raise unless so many more checkpoints, of files of these sizes, fit on the disk.
+        """Raise unless this many checkpoints, each with files of these sizes, fit on the disk.
 
-        The space is allocated and freed again where the system can, which also notices quotas and
+        Where the system can, the space is allocated and freed again, which also detects quotas and
         limits on file size.
         """
         needed, free = checkpoints * sum(sizes), shutil.disk_usage(self.path).free
@@ -87,19 +87,19 @@ def _lock(folder: Path, handle: int) -> None:
         import fcntl
     except ModuleNotFoundError:
         raise UnavailableError(
-            f"training needs Linux or macOS, whose folders can be locked; found {sys.platform}"
+            f"training needs Linux or macOS, which can lock a folder; found {sys.platform}"
         ) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise FileError(f"folder {folder}: another training is running in it") from error
+        raise FileError(f"folder {folder}: another training run is using it") from error
 
 
 @contextmanager
 def atomic_folder(folder: Path) -> Generator[Path]:
     """A new folder that gets its name only once everything in it is on disk.
 
-    A kill at any moment leaves either the folder with all its files, or none by that name.
+    If the process is killed, there is either the folder with all its files or none of that name.
     """
     partial = folder.parent / f"{PARTIAL}{folder.name}"
     shutil.rmtree(partial, ignore_errors=True)
@@ -117,11 +117,11 @@ def atomic_folder(folder: Path) -> Generator[Path]:
 
 
 def remove_atomically(folder: Path) -> None:
-    """Remove a folder so that a kill half-way leaves nothing by its name."""
-    doomed = folder.parent / f"{PARTIAL}{folder.name}"
-    shutil.rmtree(doomed, ignore_errors=True)
-    folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    """Remove a folder, by renaming it first: if the process is killed, no half is left."""
+    partial = folder.parent / f"{PARTIAL}{folder.name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    folder.rename(partial)
+    shutil.rmtree(partial, ignore_errors=True)
 
 
 def _fsync(path: Path) -> None:

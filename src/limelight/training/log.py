@@ -1,4 +1,4 @@
-"""The log of a run: a JSON object a line, in the order of the steps."""
+"""The log of a run: one JSON object per line, in the order of the steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from limelight.files import read_text, writing
 class Log:
     """Appends to `log.jsonl`.
 
-    A run that is taken up after a step writes again what it wrote after that step's checkpoint:
-    those lines are dropped, which are all later ones and the evaluation of the step itself.
+    A run that resumes after a step repeats what followed that step's checkpoint. Those lines are
+    dropped: all of later steps, and the evaluation of the step itself.
     """
 
     def __init__(self, path: Path, *, after: int) -> None:
@@ -28,7 +28,7 @@ class Log:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, entry: dict[str, Any]) -> None:
-        """Add a line; it is in the file when this returns."""
+        """Append a line, flushed to the file."""
         try:
             self._file.write(_line(entry))
             self._file.flush()
@@ -36,16 +36,16 @@ class Log:
             raise FileError(f"{self._path}: cannot be written: {error.strerror}") from error
 
     def fsync(self) -> None:
-        """Make sure that what was written outlives a power cut."""
+        """Make sure that all lines survive a power failure."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         self._file.close()
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The entries of a log; a last line that was cut short by a kill is left out."""
+    """The entries of a log; an incomplete last line, as a killed run leaves it, is left out."""
     if not path.exists():
         return []
     entries: list[dict[str, Any]] = []

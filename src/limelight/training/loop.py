@@ -42,7 +42,7 @@ from limelight.training.optimise import (
     set_learning_rate,
 )
 from limelight.training.pairs import TranslationTask
-from limelight.training.progress import Progress, Silent, shown
+from limelight.training.progress import NoProgress, Progress, progress_bar
 from limelight.training.settings import Settings
 
 
@@ -55,14 +55,14 @@ class TrainingResult:
     bleu: Bleu | None
     """of an encoder–decoder"""
     seconds: float
-    """of training alone, since it started or resumed"""
+    """of training, with evaluations and checkpoints, since the run started or resumed"""
     is_leader: bool = True
     """whether this process is its group's leader"""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the training loop works on."""
+    """Everything that the training loop works on."""
 
     settings: Settings
     folder: RunFolder
@@ -82,13 +82,13 @@ def train(
     """Train a model from settings, or resume a run that was stopped.
 
     Args:
-        settings: what, on what, and how.
+        settings: the run.
         base: the folder that the data's relative paths start from; the current one unless given.
-        resume: continue from the newest checkpoint, or start where there is none.
-        quiet: show nothing.
+        resume: continue from the newest checkpoint, or start if there is none.
+        quiet: show no progress.
 
     Returns:
-        The final checkpoint and how well it does.
+        The final checkpoint and its evaluation.
     """
     with process_group(settings.timeout) as group:
         folder = RunFolder(settings.folder)
@@ -101,7 +101,7 @@ def train(
 def _set_up(
     settings: Settings, folder: RunFolder, group: Group, base: Path, *, resume: bool
 ) -> tuple[Run, int]:
-    """Check and build everything: what a user can fix fails here, before the first step."""
+    """Check and build everything, so that errors a user can fix occur before the first step."""
     rows, shards = settings.batch, settings.accumulate * group.size
     if rows % shards:
         raise OptionError(
@@ -112,14 +112,14 @@ def _set_up(
     if before and not resume:
         raise FileError(
             f"folder {folder.path} already holds a run at step {before[-1]}: "
-            "give --resume to go on with it, or another folder"
+            "pass --resume to continue it, or choose another folder"
         )
     newest = newest_checkpoint(folder)
     start = 0 if newest is None else check_resumed(newest, settings, corpus.digest)
     tokens = corpus.train_tokenizer(group) if newest is None else read_tokens(newest)
     task = corpus.task(tokens)
     torch.manual_seed(settings.seed)
-    model = _make(settings, task)
+    model = _make_model(settings, task)
     if group.is_leader:
         folder.check_space(expected_sizes(model), _new_checkpoints(settings, start, len(before)))
     trained = parallelize(model, group, settings.parallel)
@@ -131,7 +131,7 @@ def _set_up(
 
 
 def _new_checkpoints(settings: Settings, start: int, before: int) -> int:
-    """The most checkpoints that this run will hold at once, beyond those already there."""
+    """How many checkpoints this run adds at most to those that its folder already holds."""
     saved = range(start + 1, settings.steps + 1)
     count = settings.steps // settings.save_every - start // settings.save_every
     count += bool(saved and settings.steps % settings.save_every)
@@ -139,7 +139,7 @@ def _new_checkpoints(settings: Settings, start: int, before: int) -> int:
     return max(min(count, settings.keep + 1 - before), min(count, 1))
 
 
-def _make(settings: Settings, task: Task) -> Model:
+def _make_model(settings: Settings, task: Task) -> Model:
     config = settings.config(vocabulary=len(task.tokens))
     model = Transformer(config) if config.kind == "transformer" else Decoder(config)
     model.tokens = task.tokens
@@ -149,9 +149,9 @@ def _make(settings: Settings, task: Task) -> Model:
 
 def _run(run: Run, start: int, *, quiet: bool) -> TrainingResult:
     settings, folder = run.settings, run.folder
-    with _shown(settings.steps, start, quiet) as progress:
+    with _progress(settings.steps, start, quiet) as progress:
         parameters = sum(p.numel() for p in run.model.parameters())
-        progress.say(
+        progress.print(
             f"{parameters:,} parameters, {len(run.task.tokens):,} tokens in the vocabulary, "
             f"{run.task.size:,} tokens to train on"
             + (f"; resuming from step {start}" if start else "")
@@ -159,38 +159,39 @@ def _run(run: Run, start: int, *, quiet: bool) -> TrainingResult:
         log = Log(folder.path / "log.jsonl", after=start) if run.group.is_leader else None
         began = time.perf_counter()
         try:
-            held_out = _steps(run, start, log, progress)
+            held_out = _run_steps(run, start, log, progress)
             seconds = time.perf_counter() - began
-            scored = _finish(run, log, progress)
+            score = _finish(run, log, progress)
             return TrainingResult(
-                folder.checkpoint(settings.steps), held_out, scored, seconds, run.group.is_leader
+                folder.checkpoint(settings.steps), held_out, score, seconds, run.group.is_leader
             )
         finally:
             if log is not None:
                 log.close()
 
 
-def _steps(run: Run, start: int, log: Log | None, progress: Progress) -> HeldOut:
+def _run_steps(run: Run, start: int, log: Log | None, progress: Progress) -> HeldOut:
     """Run every step from `start` on; returns the last evaluation."""
     settings = run.settings
     losses: list[Tensor] = []
     tokens, since = 0, time.perf_counter()
     # Evaluation follows the checkpoint: a run resumed there has not evaluated it yet.
-    held_out = _evaluate(run, start, log, progress) if start and _due(start, settings) else None
+    due = start and _evaluates_at(start, settings)
+    held_out = _evaluate(run, start, log, progress) if due else None
     for step in range(start, settings.steps):
         rate = learning_rate_at(step, settings.steps, settings.optimizer)
         loss, predicted = _step(run, step, rate)
         losses.append(loss)
         tokens += predicted
         done = step + 1
-        saves, evaluates = done % settings.save_every == 0, _due(done, settings)
+        saves, evaluates = done % settings.save_every == 0, _evaluates_at(done, settings)
         if saves or evaluates or done % settings.log_every == 0:
-            # Read rarely: reading the loss synchronises.
+            # Not at every step: all_reduce makes the processes wait for one another.
             mean = mean_loss(run.group.all_reduce(torch.stack(losses)), done)
             speed = round(tokens / max(time.perf_counter() - since, 1e-9), 1)
             if log is not None:
                 log.write({"step": done, "loss": mean, "rate": rate, "tokens_per_second": speed})
-            progress.stepped(done, mean, speed)
+            progress.update(done, mean, speed)
             if saves or done == settings.steps:
                 _save(run, done, log)
             if evaluates:
@@ -200,12 +201,12 @@ def _steps(run: Run, start: int, log: Log | None, progress: Progress) -> HeldOut
     return held_out
 
 
-def _due(step: int, settings: Settings) -> bool:
+def _evaluates_at(step: int, settings: Settings) -> bool:
     return step % settings.evaluate_every == 0 or step == settings.steps
 
 
 def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
-    """One step: this process's part of the batch's mean loss, and the batch's token count."""
+    """One step: this process's share of the batch's mean loss, and the batch's token count."""
     settings, group, model = run.settings, run.group, run.trained
     batch = run.task.batch(settings.seed, step, settings.batch)
     if run.model.config.dropout:
@@ -220,7 +221,7 @@ def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
             with in_precision(settings.precision):
                 logits = model(**shard.inputs)
             loss = token_loss(logits, shard, settings.optimizer.label_smoothing)
-            # DDP and FSDP average gradients; our losses are parts of one mean, to be summed.
+            # DDP and FSDP average gradients over processes; those of our shards are to be summed.
             (loss * group.size if group.size > 1 else loss).backward()
         loss = loss.detach()
         total = loss if total is None else total + loss
@@ -231,12 +232,12 @@ def _step(run: Run, step: int, rate: float) -> tuple[Tensor, int]:
 
 
 def mean_loss(losses: Tensor, step: int) -> float:
-    """The mean of the losses up to a step; raises where it is not finite."""
+    """The mean of the losses up to a step; raises if it is not finite."""
     mean = losses.mean().item()
     if not math.isfinite(mean):
         raise LimelightError(
             f"the loss became {mean} before step {step}: try a lower "
-            "optimizer.learning_rate or more optimizer.warmup_steps; the last checkpoint is whole"
+            "optimizer.learning_rate or more optimizer.warmup_steps; the last checkpoint is intact"
         )
     return mean
 
@@ -249,7 +250,7 @@ def _evaluate(run: Run, step: int, log: Log | None, progress: Progress) -> HeldO
     )  # fmt: skip
     if log is not None:
         log.write({"step": step, "held_out_loss": held_out.loss, "perplexity": held_out.perplexity})
-    progress.say(
+    progress.print(
         f"step {step}: held-out loss {held_out.loss:.4f}, perplexity {held_out.perplexity:.2f}"
     )
     return held_out
@@ -265,33 +266,33 @@ def _save(run: Run, step: int, log: Log | None) -> None:
 
 
 def _finish(run: Run, log: Log | None, progress: Progress) -> Bleu | None:
-    """BLEU, where there is something to translate, and the curve."""
-    settings, scored = run.settings, None
+    """BLEU of an encoder–decoder, and the loss curve."""
+    settings, score = run.settings, None
     if log is None:
         return None
     if isinstance(run.task, TranslationTask):
-        # The model as saved, which is what people will load.
+        # The saved model, which is the one that users load.
         saved = load(run.folder.checkpoint(settings.steps))
         assert isinstance(saved, Transformer)
         pairs, max_tokens = (
             run.task.held_out_pairs,
             min(settings.data.max_tokens, saved.config.context - 1),
         )
-        scored = bleu(saved, pairs, max_tokens=max_tokens)
-        log.write({"step": settings.steps, "bleu": scored.score, "copying": scored.copying})
-        progress.say(
-            f"BLEU {scored.score:.1f} on {len(pairs)} pairs held out "
-            f"(copying the source: {scored.copying:.1f})"
+        score = bleu(saved, pairs, max_tokens=max_tokens)
+        log.write({"step": settings.steps, "bleu": score.score, "copying": score.copying})
+        progress.print(
+            f"BLEU {score.score:.1f} on {len(pairs)} held-out pairs "
+            f"(copying the source: {score.copying:.1f})"
         )
     entries = read_log(run.folder.path / "log.jsonl")
     draw_curve(entries, run.folder.path / "curve.png", run.model.name or "training")
-    return scored
+    return score
 
 
 @contextmanager
-def _shown(steps: int, start: int, quiet: bool) -> Generator[Progress]:
+def _progress(steps: int, start: int, quiet: bool) -> Generator[Progress]:
     if quiet:
-        yield Silent()
+        yield NoProgress()
     else:
-        with shown(steps, start) as progress:
+        with progress_bar(steps, start) as progress:
             yield progress

@@ -17,7 +17,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> AdamW:
 
         m = β₁m + (1−β₁)g;  v = β₂v + (1−β₂)g²;  w ← w − lr · (m̂ / (√v̂ + ε) + decay · w)
 
-    Only matrices decay: gains and biases have no reason to be small.
+    Weight decay applies to matrices only: gains and biases have no reason to be small.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
@@ -58,13 +58,13 @@ def set_learning_rate(optimizer: AdamW, rate: float) -> None:
 def optimizer_step(optimizer: AdamW, clip_norm: float) -> None:
     """Clip the gradient to `clip_norm` (0: no clipping) and take a step.
 
-    The kernel updates all weights in one call: for a small model, a call for each tensor takes
-    longer than the arithmetic. What it cannot serve, such as weights sharded over processes, goes
-    to PyTorch.
+    The kernel updates all weights in one call: for a small model, a call per tensor takes longer
+    than the arithmetic. PyTorch updates what the kernel does not support, such as weights sharded
+    over processes.
     """
     parameters: list[Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
     updates = [(p, p.grad) for p in parameters if p.grad is not None]
-    if not _served(updates):
+    if not _kernel_supports(updates):
         if clip_norm:
             nn.utils.clip_grad_norm_(parameters, clip_norm)
         optimizer.step()
@@ -77,15 +77,15 @@ def optimizer_step(optimizer: AdamW, clip_norm: float) -> None:
     for group in optimizer.param_groups:
         beta1, beta2 = group["betas"]
         kernels.adamw(
-            [_state(optimizer, p) for p in group["params"] if p.grad is not None],
+            [_next_state(optimizer, p) for p in group["params"] if p.grad is not None],
             group["lr"], beta1, beta2, group["eps"], group["weight_decay"], scale,
         )  # fmt: skip
-    # The kernel writes behind torch's back: autograd must notice.
+    # PyTorch does not see what the kernel writes, and autograd has to know.
     torch.autograd.graph.increment_version([p for p, _ in updates])
 
 
-def _served(updates: list[tuple[Tensor, Tensor]]) -> bool:
-    """Whether the kernel takes a step of these weights and gradients."""
+def _kernel_supports(updates: list[tuple[Tensor, Tensor]]) -> bool:
+    """Whether the kernel can update these weights by these gradients."""
     tensors = [tensor for pair in updates for tensor in pair]
     return (
         kernels is not None
@@ -97,10 +97,10 @@ def _served(updates: list[tuple[Tensor, Tensor]]) -> bool:
     )
 
 
-def _state(optimizer: AdamW, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
-    """A weight, its gradient, its first and second moment, and the number of this step."""
+def _next_state(optimizer: AdamW, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+    """A weight, its gradient, its first and second moment, and its step, now counted up."""
     state = optimizer.state[weight]
-    if not state:  # as PyTorch keeps it
+    if not state:  # in PyTorch's own layout
         state["step"] = torch.zeros((), dtype=torch.float32)
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(weight), torch.zeros_like(weight)
     state["step"] += 1

