@@ -23,97 +23,96 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
 
 
-def show(*words: str, given: str | None = None) -> Result:
-    result = CliRunner().invoke(app, ["show", *words], input=given)
+def show(*arguments: str, stdin: str | None = None) -> Result:
+    result = CliRunner().invoke(app, ["show", *arguments], input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
 
 
-def test_the_main_job(tmp_path: Path) -> None:
-    said = show(SENTENCE).output
-    assert said.startswith('Layer 3 head 1 ties "it" to "animal" (0.677).\n')
-    assert " 10 it" in said
-    lines = [" ".join(line.split()[:7]) for line in said.splitlines()]
+def test_show_prints_a_link_and_writes_a_page(tmp_path: Path) -> None:
+    output = show(SENTENCE).output
+    assert output.startswith('Layer 3 head 1 ties "it" to "animal" (0.677).\n')
+    assert " 10 it" in output
+    lines = [" ".join(line.split()[:7]) for line in output.splitlines()]
     assert "layer 3 head 1 it → animal" in lines
     page = (tmp_path / "attention.html").read_text(encoding="utf-8")
-    assert "Wrote attention.html" in said
+    assert "Wrote attention.html" in output
     assert page.startswith("<!doctype html>")
     assert len(page) < 1_000_000
-    assert max(len(line) for line in said.splitlines()) <= 80
+    assert max(len(line) for line in output.splitlines()) <= 80
 
 
 def test_a_layer_and_head_can_be_named() -> None:
-    said = show(SENTENCE, "--layer", "5", "--head", "11").output
-    assert said.startswith('Layer 5 head 11 ties "')
-    assert "Chosen by" not in said
+    output = show(SENTENCE, "--layer", "5", "--head", "11").output
+    assert output.startswith('Layer 5 head 11 ties "')
+    assert "Chosen by" not in output
 
 
 def test_json_holds_the_exact_weights() -> None:
-    found = json.loads(show(SENTENCE, "--json").output)
-    link = found["link"]
+    result = json.loads(show(SENTENCE, "--json").output)
+    link = result["link"]
     assert (link["layer"], link["head"], link["query_token"], link["key_token"]) == (
         3,
         1,
         "it",
         "animal",
     )
-    weight = found["weights"][link["query"]][link["key"]]
+    weight = result["weights"][link["query"]][link["key"]]
     assert weight == pytest.approx(link["weight"], abs=1e-6)
     assert round(link["weight"], 3) == 0.677
-    assert all(abs(sum(row) - 1) < 1e-5 for row in found["weights"])
-    assert found["tokens"][link["key"]]["text"] == "animal"
+    assert all(abs(sum(row) - 1) < 1e-5 for row in result["weights"])
+    assert result["tokens"][link["key"]]["text"] == "animal"
     assert list(Path().iterdir()) == []
 
 
 def test_text_comes_from_a_file_or_from_standard_input() -> None:
     Path("notes.txt").write_text(SENTENCE, encoding="utf-8")
     assert json.loads(show("--file", "notes.txt", "--json").output)["text"] == SENTENCE
-    assert json.loads(show("-", "--json", given="from a pipe").output)["text"] == "from a pipe"
+    assert json.loads(show("-", "--json", stdin="from a pipe").output)["text"] == "from a pipe"
 
 
-def test_the_heat_map_is_drawn_too() -> None:
-    said = show(SENTENCE, "--png", "map.svg", "--html", "page.html").output
-    assert "Wrote map.svg" in said
+def test_the_heat_map_is_drawn() -> None:
+    output = show(SENTENCE, "--png", "map.svg", "--html", "page.html").output
+    assert "Wrote map.svg" in output
     assert Path("map.svg").read_bytes().startswith(b"<?xml")
     assert Path("page.html").is_file()
     assert not Path("attention.html").exists()
 
 
-def test_windows_follow_what_the_model_was_trained_on_and_that_is_said() -> None:
+def test_a_long_text_is_read_in_windows_of_the_trained_length() -> None:
     story = " ".join(f"On day {k} the captain wrote a letter to her sister." for k in range(40))
-    said = " ".join(show(story, "--csv", "links.csv").output.split())
-    assert "tokens in 7 windows of up to 126: the model was trained on 128." in said
+    output = " ".join(show(story, "--csv", "links.csv").output.split())
+    assert "tokens in 7 windows of up to 126: the model was trained on 128." in output
     for part in ("Layers: how spread out", "Tokens that receive most", "Repeats that are copied"):
-        assert part in said
+        assert part in output
     rows = Path("links.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0] == "layer,head,query,key,weight,query_token,key_token"
     assert len(rows) > 1000
 
 
-@pytest.mark.parametrize("place", ["at the start", "at the end"])
-def test_a_stride_ends_in_one_view_of_the_whole_text(place: str) -> None:
-    """In a head that follows sense the sentence is found wherever it stands."""
+@pytest.mark.parametrize("position", ["at the start", "at the end"])
+def test_a_stride_ends_in_one_view_of_the_whole_text(position: str) -> None:
+    """In a head that follows meaning the link is found wherever the sentence is."""
     filler = "one " * 260
-    text = f"{SENTENCE} {filler}" if place == "at the start" else f"{filler}{SENTENCE}"
+    text = f"{SENTENCE} {filler}" if position == "at the start" else f"{filler}{SENTENCE}"
     options = ["--stride", "100", "--layer", "3", "--head", "1", "--json"]
-    found = json.loads(show(text, *options).output)
-    assert found["window"]["total"] == found["window"]["taken"] == 274
-    assert len(found["tokens"]) == 274
-    assert len(found["window"]["windows"]) == 3
-    assert (found["link"]["query_token"], found["link"]["key_token"]) == ("it", "animal")
-    link = found["link"]
-    weight = found["weights"][link["query"]][link["key"]]
+    result = json.loads(show(text, *options).output)
+    assert result["window"]["total"] == result["window"]["taken"] == 274
+    assert len(result["tokens"]) == 274
+    assert len(result["window"]["windows"]) == 3
+    assert (result["link"]["query_token"], result["link"]["key_token"]) == ("it", "animal")
+    link = result["link"]
+    weight = result["weights"][link["query"]][link["key"]]
     assert weight == pytest.approx(link["weight"], abs=1e-5)
 
 
-def test_the_word_and_which_of_several_is_meant_are_named() -> None:
-    said = show("The cat saw the unbelievableness of the other cat.").output.splitlines()[0]
-    assert said.startswith("Layer")
-    assert '"cat" (token' not in said or "of 2)" in said
+def test_a_repeated_word_is_named_with_its_occurrence() -> None:
+    output = " ".join(show("The cat saw the unbelievableness of the other cat.").output.split())
+    assert '"cat" (token 2, the 1st of 2) to "cat" (token 10, the 2nd of 2)' in output
 
 
-def test_a_script_that_the_model_does_not_read_is_said() -> None:
+def test_a_script_that_the_model_does_not_know_is_reported() -> None:
     assert "are unknown to this model" in show("𒀀𒀁 𒀂 𒀃 𒀄").output
 
 
@@ -122,22 +121,22 @@ def test_hostile_text_is_printed_as_text() -> None:
         "\x1b[31m<script>alert(1)</script> [bold]שלום[/bold] \u202e 👩‍👩‍👧 e\u0301\u0323 "
         + "w" * 10_000
     )
-    said = show(text).output
-    assert "\x1b" not in said
-    assert "\u202e" not in said
-    assert "wwwwwwwwwwwww…" in said
+    output = show(text).output
+    assert "\x1b" not in output
+    assert "\u202e" not in output
+    assert "wwwwwwwwwwwww…" in output
     page = Path("attention.html").read_text(encoding="utf-8")
     assert "<script>alert" not in page
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["hello", "--layer", "9"], "layer must be one of those recorded .*found 9"),
         (["hello", "--head", "-1"], "head must be one of those recorded .*found -1"),
         (["hello", "--html", "page.txt"], r"--html must end in .*found 'page\.txt'"),
         (["hello", "--png", "none/map.png"], "there is no folder none"),
-        (["hello", "--file", "a.txt"], "a TEXT or --file, found both"),
+        (["hello", "--file", "a.txt"], "expected TEXT or --file, found both"),
         (["--file", "missing.txt"], "missing.txt: cannot be read: No such file"),
         (["  "], "text is empty"),
         (["hello", "--model", "nowhere"], "nowhere: no such file"),
@@ -149,9 +148,9 @@ def test_hostile_text_is_printed_as_text() -> None:
         (["\udcff not text"], "TEXT is not UTF-8"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_nothing_written(words: list[str], said: str) -> None:
-    with pytest.raises(LimelightError, match=said):
-        show(*words)
+def test_errors_are_reported_and_nothing_is_written(arguments: list[str], message: str) -> None:
+    with pytest.raises(LimelightError, match=message):
+        show(*arguments)
     assert list(Path().iterdir()) == []
 
 
@@ -161,47 +160,47 @@ def test_a_file_that_is_not_text_is_refused() -> None:
         show("--file", "picture.bin")
 
 
-def test_one_word_has_no_links_and_is_shown_all_the_same() -> None:
-    said = show("hello").output
-    assert said.startswith("Layer 0 head 0: no link beyond neighbouring words.")
-    assert "Chosen by" not in said
+def test_a_text_without_links_is_shown() -> None:
+    output = show("hello").output
+    assert output.startswith("Layer 0 head 0: no link beyond neighbouring words.")
+    assert "Chosen by" not in output
 
 
-def test_where_no_link_was_chosen_json_names_none() -> None:
-    found = json.loads(show("hello", "--json").output)
-    assert (found["link"], found["rule"]) == (None, None)
-    assert (found["layer"], found["head"]) == (0, 0)
-    assert len(found["weights"]) == 3
+def test_json_has_no_link_if_none_was_chosen() -> None:
+    result = json.loads(show("hello", "--json").output)
+    assert (result["link"], result["rule"]) == (None, None)
+    assert (result["layer"], result["head"]) == (0, 0)
+    assert len(result["weights"]) == 3
 
 
 def test_the_rule_names_the_heads_it_chose_among() -> None:
     assert "highest over all heads;" in " ".join(show(SENTENCE).output.split())
-    said = show(SENTENCE, "--layer", "3").output
-    assert "highest over the heads of layer 3;" in " ".join(said.split())
-    found = json.loads(show(SENTENCE, "--head", "7", "--json").output)
-    assert "highest over head 7 of all layers;" in found["rule"]
+    output = show(SENTENCE, "--layer", "3").output
+    assert "highest over the heads of layer 3;" in " ".join(output.split())
+    result = json.loads(show(SENTENCE, "--head", "7", "--json").output)
+    assert "highest over head 7 of all layers;" in result["rule"]
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_anything_is_said() -> None:
+def test_a_page_that_cannot_be_written_is_refused_before_the_model_is_loaded() -> None:
     Path("folder.html").mkdir()
     for path, reason in (("/proc/x.html", "cannot be written"), ("folder.html", "it is a folder")):
         with pytest.raises(LimelightError, match=reason):
             show(SENTENCE, "--html", path, "--model", "nowhere")
 
 
-def in_ascii(*words: str) -> str:
-    """What a command prints to a terminal that knows nothing but ASCII."""
-    surroundings = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    command = [sys.executable, "-m", "limelight", *words]
-    done = subprocess.run(command, env=surroundings, capture_output=True, check=False)
-    assert done.stderr == b""
-    return done.stdout.decode("ascii")
+def in_ascii(*arguments: str) -> str:
+    """What a command prints to a terminal limited to ASCII."""
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    command = [sys.executable, "-m", "limelight", *arguments]
+    process = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert process.stderr == b""
+    return process.stdout.decode("ascii")
 
 
-def test_an_ascii_terminal_is_enough() -> None:
-    said = " ".join(in_ascii("show", "Naïve café owners → “pay” 日本 −1 × 2…").split())
-    assert "at that offset) x log2(distance in words)" in said
-    assert "cafe" in said
+def test_output_for_an_ascii_terminal() -> None:
+    output = " ".join(in_ascii("show", "Naïve café owners → “pay” 日本 −1 × 2…").split())
+    assert "at that offset) x log2(distance in words)" in output
+    assert "cafe" in output
     worked = in_ascii("worked")
     assert "S = Q * K^T" in worked
     assert "S' = S / sqrt 2" in worked
@@ -212,12 +211,12 @@ def test_help_is_ascii(command: list[str]) -> None:
     assert "Usage" in in_ascii(*command, "--help")
 
 
-def run(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "limelight", "show", *words]
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "limelight", "show", *arguments]
     return subprocess.run(command, capture_output=True, check=False, **options)
 
 
-def test_pipes_that_close_fill_up_or_hold_no_text() -> None:
+def test_closed_full_and_binary_pipes() -> None:
     command = f"{sys.executable} -m limelight show {{}} --html {{}}.html"
     quoted = f'"{SENTENCE}"'
     piped = subprocess.run(

@@ -279,7 +279,7 @@ def test_check_says_what_is_wrong_and_exits_so(
     assert code == 1
     assert re.search(r"love → phones +1\.96 +1\.63", out)
     assert re.search(r"phones → phones +1\.91 +0\.91", out)
-    assert "as it should be" in out
+    assert "with the right numbers" in out
     assert "O = A · V" in out
     for name in set(known_examples()) - {"apple-phones"}:
         assert run(capsys, "worked", name, "--check")[0] == 0

@@ -9,11 +9,11 @@ def main() -> None:
 
     from limelight.ascii_fallback import use_ascii_fallback
     from limelight.cli.app import app
-    from limelight.cli.streams import ended_by, one_line
+    from limelight.cli.streams import exit_on, one_line
 
     use_ascii_fallback()
     try:
-        with ended_by("SIGTERM"):
+        with exit_on("SIGTERM"):
             app()
     except (ValueError, OSError) as error:
         from limelight.errors import LimelightError

@@ -1,7 +1,7 @@
-"""The `limelight` command: one file a command.
+"""The `limelight` command: one file per subcommand.
 
-Nothing here may import torch, and the commands import what is heavy when they run:
-`limelight --help` answers at once.
+Nothing here may import torch, and the subcommands import what is heavy when they run, so that
+`limelight --help` prints at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`limelight cause`: beside each weight of a token, what cutting its link causes."""
+"""`limelight cause`: the weights of a token, and what cutting each link changes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import typer
 
 def cause(
     text: Annotated[str, typer.Argument(help="The text.")],
-    token: Annotated[str, typer.Option(help="The token that looks: its text or its number.")],
+    token: Annotated[str, typer.Option(help="The token that attends: its text or its index.")],
     model: Annotated[str, typer.Option(help="minilm, smollm2, or the path of a model.")] = "minilm",
     links: Annotated[int, typer.Option(help="How many links of single heads to list.")] = 10,
-    controls: Annotated[int, typer.Option(help="Random links of other tokens to cut.")] = 64,
-    seed: Annotated[int, typer.Option(help="Of what is drawn at random.")] = 0,
+    controls: Annotated[
+        int, typer.Option(help="Random links of other tokens to cut, for comparison.")
+    ] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the random links.")] = 0,
     save: Annotated[
         Path | None, typer.Option(help="Write the figure or the numbers: .png, .svg, .json, ...")
     ] = None,
@@ -23,18 +25,18 @@ def cause(
     """Measure what each link of a token causes, by cutting it.
 
     Each link is cut by itself in one head, in one layer and everywhere, before softmax and after
-    it, and each token is hidden from all others. Beside it: weight, value-weighted attention,
-    rollout, gradient x input, and how alike they rank.
+    it, and each token is hidden from all others. Shown beside it: weight, value-weighted attention,
+    rollout, gradient x input, and how well their rankings agree.
     """
-    from limelight.cli.results import give
-    from limelight.cli.streams import pick
+    from limelight.cli.results import output
+    from limelight.cli.streams import parse_token
     from limelight.files import check_writable
     from limelight.insight import cause as insight
 
     if save is not None:
         check_writable(save)
-    result = insight.cause(model, text, pick(token), controls=controls, seed=seed)
-    give(
+    result = insight.cause(model, text, parse_token(token), controls=controls, seed=seed)
+    output(
         result,
         [result.table(), result.link_table(links), result.correlation_table()],
         save=save,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def embed(
-    file: Annotated[Path, typer.Argument(help="Text, one sentence a line; - reads from stdin.")],
+    file: Annotated[Path, typer.Argument(help="Text, one sentence per line; - reads stdin.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help=".npy or .parquet; FILE.npy unless given.")
     ] = None,
@@ -27,7 +27,9 @@ def embed(
     texts = _lines(file)
     encoder = load(model)
     if not isinstance(encoder, Encoder):
-        raise OptionError(f"model {model!r} is no encoder, which embed needs")
+        raise OptionError(
+            f"model {model!r} must be an encoder, found a {type(encoder).__name__.lower()}"
+        )
     vectors = encoder.embed(texts)
     if target.suffix == ".npy":
         _write_npy(vectors, target)
@@ -37,13 +39,13 @@ def embed(
 
 
 def _target(file: Path, output: Path | None) -> Path:
-    """Where to write, known to be possible before anything is computed."""
+    """The file to write, checked before anything is computed."""
     from limelight.errors import OptionError, UnavailableError
     from limelight.files import check_writable
 
     if output is None:
         if str(file) == "-":
-            raise OptionError("--output must be given when the text comes from stdin")
+            raise OptionError("--output must be given if the text comes from stdin")
         output = file.with_suffix(".npy")
     if output.suffix not in (".npy", ".parquet"):
         raise OptionError(f"--output must end in .npy or .parquet, found {output.name!r}")
@@ -63,7 +65,7 @@ def _lines(file: Path) -> list[str]:
     from limelight.errors import FileError
 
     text = read_input(file)
-    # Only line feeds end a line: rows must agree with what other tools count.
+    # Only line feeds end a line, so that rows match the line numbers of other tools.
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()

@@ -17,7 +17,7 @@ def exercise(
     to: Annotated[Path, typer.Option(help="The folder to write both files into.")] = Path(),
     json: Annotated[bool, typer.Option("--json", help="Print both instead of writing.")] = False,
 ) -> None:
-    """Write an exercise with friendly numbers, and its solution.
+    """Write an exercise with simple numbers, and its solution.
 
     Check a filled-in sheet with `limelight worked FILE --check`.
     """
@@ -30,10 +30,10 @@ def exercise(
         print(sheets.to_json())
         return
     if not to.is_dir():
-        raise FileError(f"--to {to}: there is no such folder")
+        raise FileError(f"--to {to}: no such folder")
     sheet, solution = to / f"{sheets.name}.toml", to / f"{sheets.name}-solution.toml"
     if sheet.exists() and sheet.read_bytes() != sheets.sheet().encode():
-        raise FileError(f"{sheet} is there already and may hold answers: give another --to")
+        raise FileError(f"{sheet}: already exists and may hold answers: choose another --to")
     for path, text in ((sheet, sheets.sheet()), (solution, sheets.solution())):
         with writing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")

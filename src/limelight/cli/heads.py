@@ -26,7 +26,7 @@ def heads(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the probes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the probes.")] = 0,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -37,10 +37,10 @@ def heads(
 ) -> None:
     """Find what every head does: position, copying, syntax and more.
 
-    A role is given only where it beats its chance level by a stated margin on texts and words that
-    the head was not chosen by.
+    A head gets a role only if it beats the role's chance level by a stated margin on texts and
+    words that it was not chosen by.
     """
-    from limelight.cli.results import give
+    from limelight.cli.results import output
     from limelight.errors import OptionError
     from limelight.files import check_writable
     from limelight.insight import heads as insight
@@ -51,7 +51,7 @@ def heads(
         check_writable(save)
     if more and not corpus:
         raise OptionError(f"{more[0]}: one model at a time; files to read come after --corpus")
-    texts = None if not corpus else _lines(_checked([*corpus, *(more or ())]))
+    texts = None if not corpus else _pieces(_checked([*corpus, *(more or ())]))
     if ablate is not None:
         insight.find_role(ablate)  # before the heads are measured, which takes minutes
     loaded = load(model)
@@ -60,10 +60,10 @@ def heads(
     result = insight.heads(loaded, texts, seed=seed)
     tables = [result.table(), *([result.head_table()] if each else [])]
     if ablate is None:
-        give(result, tables, save=save, json=json)
+        output(result, tables, save=save, json=json)
         return
     ablation = ablate_role(loaded, result, ablate, seed=seed)
-    give(ablation, [*tables, ablation.table()], save=save, json=json)
+    output(ablation, [*tables, ablation.table()], save=save, json=json)
 
 
 def _checked(files: list[Path]) -> list[Path]:
@@ -75,19 +75,19 @@ def _checked(files: list[Path]) -> list[Path]:
     return files
 
 
-def _lines(files: list[Path]) -> Iterator[str]:
-    """Paragraphs, one by one: a file may be larger than the memory."""
+def _pieces(files: list[Path]) -> Iterator[str]:
+    """The text in pieces of whole lines, read lazily: a file may be larger than memory."""
     from limelight.errors import FileError
 
     for file in files:
         try:
             with file.open(encoding="utf-8") as lines:
-                paragraph = ""
+                piece = ""
                 for line in lines:
-                    paragraph += line
-                    if len(paragraph) > 2000:
-                        yield paragraph
-                        paragraph = ""
-                yield paragraph
+                    piece += line
+                    if len(piece) > 2000:
+                        yield piece
+                        piece = ""
+                yield piece
         except UnicodeDecodeError as error:
-            raise FileError(f"--corpus {file}: it is not UTF-8 text") from error
+            raise FileError(f"--corpus {file}: not UTF-8 text") from error

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-MOST = 8
-"""Patches that are named."""
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+PATCHES = 8
+"""How many patches are listed."""
 
 
 def show_picture(
     path: Path, model: str, layer: int | None, head: int | None, png: Path, json: bool
 ) -> None:
-    """Write what [CLS] attends to over the picture, and name the patches that made it."""
+    """Draw what [CLS] attends to over a picture, and list the patches with the largest rollout."""
     from limelight.insight.rollout import rollout
     from limelight.labels import visible
     from limelight.seeing.look import look
@@ -23,15 +23,15 @@ def show_picture(
     picture = recording.picture
     assert picture is not None
     layer = recording.layer_numbers[-1] if layer is None else layer
-    recording.seen(layer)  # refuses a layer or head that there is not, before anything is written
+    recording.seen(layer)  # raises for an unknown layer or head before anything is written
     if head is not None:
         recording.head_position(head)
     save(recording, png, layer, head)
     shares = picture.grid(rollout(recording, 0).shares)
-    best = shares.flatten().topk(min(MOST, shares.numel()))
+    best = shares.flatten().topk(min(PATCHES, shares.numel()))
     patches = [
-        {"row": place // picture.columns, "column": place % picture.columns, "share": share}
-        for place, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        {"row": index // picture.columns, "column": index % picture.columns, "share": share}
+        for index, share in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
     if json:
         from json import dumps
@@ -39,16 +39,20 @@ def show_picture(
         from limelight.views.table import as_json
 
         grid = {"rows": picture.rows, "columns": picture.columns, "leading": picture.leading}
-        answer = as_json(recording) | {"grid": grid, "rollout": shares.tolist(), "patches": patches}
-        print(dumps(answer, allow_nan=False))
+        document = as_json(recording) | {
+            "grid": grid,
+            "rollout": shares.tolist(),
+            "patches": patches,
+        }
+        print(dumps(document, allow_nan=False))
         return
-    who = recording.tokens[0].text
+    query = recording.tokens[0].text
     layers, heads = len(recording.layers), len(recording.head_numbers)
     print(
         f"{visible(recording.model, 40)}, {layers} layers x {heads} heads: "
         f"{picture.rows} x {picture.columns} patches."
     )
-    print(f"Most in {who} after all layers (rollout), by row,column:")
+    print(f"Largest shares in {query} after all layers (rollout), by row,column:")
     for patch in patches:
         print(f"  {patch['row']},{patch['column']:<4} {patch['share']:.3f}")
     print(f"Wrote {visible(str(png), 200)} ({png.stat().st_size / 1000:,.0f} kB).")

@@ -1,4 +1,4 @@
-"""Output of results: as a file, as JSON, or as tables."""
+"""The output of results: as a file, as JSON, or as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from limelight.insight.table import Table
 
 
-def give(
+def output(
     result: Result,
     tables: Sequence[Table],
     *,
@@ -19,7 +19,7 @@ def give(
     json: bool,
     verdict: str = "",
 ) -> None:
-    """Write the result where it is to be saved, and print it: tables, or JSON and nothing else."""
+    """Save a result if requested, and print it: as tables, or as JSON and nothing else."""
     if save is not None:
         result.save(save)
     if json:

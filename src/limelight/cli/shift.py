@@ -1,4 +1,4 @@
-"""`limelight shift`: how a word's meaning moves through the layers, in one sentence and another."""
+"""`limelight shift`: how a word's meaning changes from layer to layer, in different sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 def shift(
-    word: Annotated[str, typer.Argument(help="The word; it stands once in every sentence.")],
+    word: Annotated[str, typer.Argument(help="The word; it occurs once in every sentence.")],
     sentences: Annotated[list[str], typer.Argument(help="One or more sentences.")],
     toward: Annotated[
         list[str],
@@ -17,7 +17,7 @@ def shift(
     ],
     model: Annotated[str, typer.Option(help="minilm, smollm2, or the path of a model.")] = "minilm",
     template: Annotated[
-        str, typer.Option(help="The sentence that the groups' words stand in.")
+        str, typer.Option(help="The sentence that the groups' words are put into.")
     ] = "I bought a {}.",
     save: Annotated[
         Path | None, typer.Option(help="Write the figure or the numbers: .png, .svg, .json, ...")
@@ -28,7 +28,7 @@ def shift(
 
     Compares the word's vector with groups of words, before attention and after each layer.
     """
-    from limelight.cli.results import give
+    from limelight.cli.results import output
     from limelight.errors import OptionError
     from limelight.files import check_writable
     from limelight.insight import shift as insight
@@ -42,4 +42,4 @@ def shift(
     if save is not None:
         check_writable(save)
     result = insight.shift(word, sentences, groups, model=model, template=template)
-    give(result, [result.table(), result.source_table()], save=save, json=json)
+    output(result, [result.table(), result.source_table()], save=save, json=json)

@@ -19,9 +19,9 @@ EXAMPLE = "The animal didn't cross the street because it was too tired."
 
 @runtime_checkable
 class Report(Protocol):
-    """Shows what is being done, and the progress where it is known."""
+    """Shows the current activity, and its progress if known."""
 
-    def __call__(self, doing: str, done: int = 0, total: int | None = None) -> None: ...
+    def __call__(self, activity: str, done: int = 0, total: int | None = None) -> None: ...
 
 
 def show(
@@ -35,7 +35,7 @@ def show(
     head: Annotated[int | None, typer.Option(help="Counted from 0.")] = None,
     stride: Annotated[
         int | None,
-        typer.Option(help="Look at a long text in windows that begin so many tokens apart."),
+        typer.Option(help="Read a long text in windows that start so many tokens apart."),
     ] = None,
     html: Annotated[
         Path | None, typer.Option(help="The page to write.", show_default="attention.html")
@@ -52,55 +52,50 @@ def show(
 
     Prints the most salient link and a heat map, and writes a page to explore.
 
-    Without --layer and --head the link is chosen that is strong, reaches far, and is explained
-    neither by a token that everyone looks at nor by a head that always looks as far back:
-    the largest (weight - what other tokens give to that key or at that offset) * log2(distance in
+    Without --layer and --head, the link shown is strong, reaches far, and is explained neither by a
+    key that every token attends to nor by a head that always attends at the same offset: the
+    largest (weight - what other tokens give to that key or at that offset) * log2(distance in
     words), background tokens left out.
 
-    Of a picture, with --model the folder of a Hugging Face vision transformer: what [CLS] attends
-    to in the last layer, or in --layer and --head, drawn over it as attention.png, and the patches
-    that it is made of by rollout.
+    For a picture, --model is the folder of a Hugging Face vision transformer. What [CLS] attends to
+    in the last layer, or in --layer and --head, is drawn over the picture as attention.png, and the
+    patches with the largest rollout are listed.
     """
     if text is not None and _is_picture(text):
         _check_picture_options(file, stride, html, csv)
-        png = Path("attention.png") if png is None else png
-        _check_files(None, png, None)
-
-        from limelight.cli.picture import show_picture
-
-        show_picture(Path(text), model, layer, head, png, json)
+        _show_picture(Path(text), model, layer, head, png, json)
         return
     if html is None and not json:
         html = Path("attention.html")
     _check_files(html, png, csv)
-    words = _read(text, file)
+    content = _read(text, file)
 
     from limelight.insight.salience import opening, salient
 
     loaded = _load(model)
     _check_numbers(loaded, layer, head)
-    with _waiting(words) as report:
-        reading = _look(loaded, words, stride, report)
+    with _progress_bar(content) as report:
+        reading = _record(loaded, content, stride, report)
         recording = reading.recording
-        report("finding what is worth a look")
+        report("searching for salient links")
         link = salient(recording, layer, head)
         shown = opening(recording, layer, head) if link is None else link
-        # files first: they are complete even if the reader closes the pipe after the first line
-        written = _write(recording, shown, html, png, csv, report)
+        # Files first: they are complete even if the pipe is closed after the first line.
+        paths = _write(recording, shown, html, png, csv, report)
     if json:
         _print_json(reading, link, shown, layer, head)
     else:
         _print(reading, link, shown, layer, head)
-        for path in written:
-            print(f"Wrote {_name(path)} ({path.stat().st_size / 1000:,.0f} kB).")
+        for path in paths:
+            print(f"Wrote {_printable(path)} ({path.stat().st_size / 1000:,.0f} kB).")
 
 
 def _is_picture(text: str) -> bool:
-    """Whether the argument is the name of a picture's file that is there."""
-    from limelight.cli.picture import ENDINGS
+    """Whether the argument is the path of an existing picture."""
+    from limelight.cli.picture import SUFFIXES
 
     try:
-        return text.lower().endswith(ENDINGS) and Path(text).is_file()
+        return text.lower().endswith(SUFFIXES) and Path(text).is_file()
     except OSError:  # a text too long to be a name
         return False
 
@@ -113,55 +108,67 @@ def _check_picture_options(
     options = {"--file": file, "--stride": stride, "--html": html, "--csv": csv}
     for option, value in options.items():
         if value is not None:
-            raise OptionError(f"a picture is shown without {option}: --png names what is drawn")
+            raise OptionError(f"{option} is not for a picture: only --png names a file to write")
 
 
-def _name(path: Path | str) -> str:
-    """A file's name as it may be printed: it can hold anything but a zero byte."""
+def _show_picture(
+    path: Path, model: str, layer: int | None, head: int | None, png: Path | None, json: bool
+) -> None:
+    png = Path("attention.png") if png is None else png
+    _check_files(None, png, None)
+
+    from limelight.cli.picture import show_picture
+
+    show_picture(path, model, layer, head, png, json)
+
+
+def _printable(path: Path | str) -> str:
+    """A path that is safe to print: it can hold any character but a zero byte."""
     from limelight.labels import visible
 
     return visible(str(path).encode("utf-8", "replace").decode(), 200)
 
 
 def _check_files(html: Path | None, png: Path | None, csv: Path | None) -> None:
-    """Refuse a file that cannot be written before the model runs."""
+    """Raise for a file that cannot be written, before the model runs."""
     from limelight.errors import OptionError
     from limelight.files import check_writable
 
-    for option, path, known in (
+    for option, path, suffixes in (
         ("--html", html, (".html", ".htm")),
         ("--png", png, (".png", ".svg", ".pdf")),
         ("--csv", csv, (".csv",)),
     ):
         if path is None:
             continue
-        if path.suffix.lower() not in known:
-            name = _name(path.name)
-            raise OptionError(f"{option} must end in {' or '.join(known)}, found {name!r}")
+        if path.suffix.lower() not in suffixes:
+            name = _printable(path.name)
+            raise OptionError(f"{option} must end in {' or '.join(suffixes)}, found {name!r}")
         try:
             if not path.absolute().parent.is_dir():
-                folder = _name(path.parent)
-                raise OptionError(f"{option} {_name(path)}: there is no folder {folder}")
+                folder = _printable(path.parent)
+                raise OptionError(f"{option} {_printable(path)}: there is no folder {folder}")
             check_writable(path)
         except OSError as error:
-            raise OptionError(f"{option} {_name(path)}: {error.strerror}") from error
+            raise OptionError(f"{option} {_printable(path)}: {error.strerror}") from error
 
 
 def _read(text: str | None, file: Path | None) -> str:
-    """The text of the argument, the file or standard input."""
+    """The text of the argument, the file or standard input; the example on a bare terminal."""
     import sys
 
     from limelight.cli.streams import read_input, read_stdin
     from limelight.errors import OptionError
 
     if text is not None and file is not None:
-        raise OptionError("give a TEXT or --file, found both")
+        raise OptionError("expected TEXT or --file, found both")
     if file is not None:
         return read_input(file)
     if text == "-" or (text is None and (sys.stdin is None or not sys.stdin.isatty())):
         return read_stdin()
-    if text is not None and any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise OptionError("TEXT is not UTF-8: put it into a file and name its encoding first")
+    # Bytes that are not UTF-8 arrive from the system as lone surrogates.
+    if text is not None and any("\ud800" <= character <= "\udfff" for character in text):
+        raise OptionError("TEXT is not UTF-8: convert it first")
     return EXAMPLE if text is None else text
 
 
@@ -173,11 +180,11 @@ def _load(name: str) -> Model:
         return load(name)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise OptionError(f"--model {_name(name)}: cannot be read: {reason}") from error
+        raise OptionError(f"--model {_printable(name)}: cannot be read: {reason}") from error
 
 
 def _check_numbers(model: Model, layer: int | None, head: int | None) -> None:
-    """Before a long text is read: whether the model has that layer and head."""
+    """Raise unless the model has this layer and head, before a long text is read."""
     from limelight.errors import OptionError
 
     for name, number, size in (
@@ -191,32 +198,32 @@ def _check_numbers(model: Model, layer: int | None, head: int | None) -> None:
 
 
 @contextmanager
-def _waiting(words: str) -> Generator[Report]:
+def _progress_bar(content: str) -> Generator[Report]:
     """A progress bar while a long text is read."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    # Where there is no terminal, a bar would leave an empty line before an error.
-    hidden = len(words) < 2000 or not console.is_terminal
+    # Without a terminal, a bar would leave an empty line before an error.
+    hidden = len(content) < 2000 or not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=None)
 
-        def report(doing: str, done: int = 0, total: int | None = None) -> None:
-            # the total by hand: update() takes None for "as it was"
+        def report(activity: str, done: int = 0, total: int | None = None) -> None:
+            # Set directly, because update() takes None as "unchanged".
             bar.tasks[0].total = total
-            bar.update(task, description=doing, completed=done)
+            bar.update(task, description=activity, completed=done)
 
         yield report
 
 
-def _look(model: Model, words: str, stride: int | None, report: Report) -> Reading:
+def _record(model: Model, content: str, stride: int | None, report: Report) -> Reading:
     from limelight.seeing.windows import read
 
-    doing = "reading, layer by layer"
-    report(doing)
-    return read(model, words, stride, progress=lambda done, total: report(doing, done, total))
+    activity = "reading, layer by layer"
+    report(activity)
+    return read(model, content, stride, progress=lambda done, total: report(activity, done, total))
 
 
 def _write(
@@ -232,10 +239,10 @@ def _write(
 
     for path in (html, png):
         if path is not None:
-            report(f"writing {_name(path.name)}")
+            report(f"writing {_printable(path.name)}")
             save(recording, path, shown.layer, shown.head)
     if csv is not None:
-        report(f"writing {_name(csv.name)}")
+        report(f"writing {_printable(csv.name)}")
         write_csv(recording, csv)
     return [path for path in (html, png, csv) if path is not None]
 
@@ -271,25 +278,27 @@ def _print(
 
 
 def _remarks(reading: Reading) -> list[str]:
-    """What a reader must know about how much was read, and how well."""
+    """How much of the text was read, and whether the model understands it."""
     remarks: list[str] = []
     count = len(reading.windows)
     if count > 1:
         size = max(last - first for first, last in reading.windows)
-        why = f": the model was trained on {reading.trained}" if reading.trained else ""
-        some = "" if reading.taken == reading.total else f"The first {reading.taken:,} of "
-        remarks.append(f"{some}{reading.total:,} tokens in {count} windows of up to {size:,}{why}.")
+        reason = f": the model was trained on {reading.trained}" if reading.trained else ""
+        part = "" if reading.taken == reading.total else f"The first {reading.taken:,} of "
+        remarks.append(
+            f"{part}{reading.total:,} tokens in {count} windows of up to {size:,}{reason}."
+        )
         if reading.taken < reading.total:
-            remarks.append("What is recorded of more would not fit into memory.")
+            remarks.append("A recording of more would not fit into memory.")
     elif reading.taken < reading.total:
         remarks.append(
-            f"The first {reading.taken:,} of {reading.total:,} tokens: the model takes no more at "
-            "once. --stride N looks at all of them, in windows that begin N tokens apart."
+            f"The first {reading.taken:,} of {reading.total:,} tokens: the model reads no more at "
+            "once. --stride N reads all of them, in windows that start N tokens apart."
         )
     if reading.unknown * 5 >= reading.total:
         remarks.append(
             f"{reading.unknown} of {reading.total} tokens are unknown to this model ([UNK]): it "
-            "does not read this script, and what it attends to says little."
+            "does not know this script, and its attention means little."
         )
     if reading.recording.nonfinite:
         remarks.append(reading.recording.nonfinite)
@@ -314,13 +323,13 @@ def _print_json(
             "windows": [list(window) for window in reading.windows],
         },
         "remarks": _remarks(reading),
-        # null where no link goes beyond neighbouring words: then nothing was chosen by the rule
+        # null if no link goes beyond neighbouring words: then nothing was chosen by the rule
         "link": None if link is None else link._asdict(),
         "rule": None if link is None else rule(layer, head),
         "layer": shown.layer,
         "head": shown.head,
-        # null for a text of more than a thousand tokens
+        # null for a text of more than about a thousand tokens
         "weights": None if weights is None else weights.tolist(),
     }
-    # ASCII, so that no token can reach a terminal as anything but text
+    # ASCII, so that no token can reach a terminal as a control sequence.
     print(dumps(document, allow_nan=False))

@@ -1,4 +1,4 @@
-"""What commands read and write: standard input, text files, and messages fit for a terminal."""
+"""The input and output of commands: standard streams, text files, messages safe for a terminal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from types import FrameType
 from limelight.errors import FileError
 
 TEXT_LIMIT = 1 << 28
-"""Bytes of a text; no tokenizer takes more in a sensible time."""
+"""The largest text in bytes; no tokenizer handles more in reasonable time."""
 
 
 def one_line(message: str) -> str:
-    r"""A message in which nothing can move the cursor or hide: file names may hold any character.
+    r"""A message with control and invisible characters escaped: file names may hold any character.
 
     >>> one_line("a\x1b[2Jb\nc")
     'a\\x1b[2Jb\\nc'
@@ -33,10 +33,10 @@ def one_line(message: str) -> str:
     )
 
 
-def pick(token: str) -> int | str:
-    """A token by its number or its text; no number of a token has more than nine digits.
+def parse_token(token: str) -> int | str:
+    """The index or the text of a token; an index has at most nine digits.
 
-    >>> pick("-2"), pick("it"), pick("--2"), pick("1234567890")
+    >>> parse_token("-2"), parse_token("it"), parse_token("--2"), parse_token("1234567890")
     (-2, 'it', '--2', '1234567890')
     """
     return int(token) if re.fullmatch(r"-?\d{1,9}", token) else token
@@ -46,7 +46,7 @@ def read_stdin() -> str:
     """The UTF-8 text of standard input.
 
     Raises:
-        FileError: where it is closed, or not UTF-8.
+        FileError: if it is closed, or not UTF-8.
     """
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
         raise FileError("standard input is closed, expected text")
@@ -57,12 +57,13 @@ def read_stdin() -> str:
 
 
 def _text(name: str, raw: bytes) -> str:
-    """What was read of a file, one byte more than the most: a device without an end is refused.
+    """Decode what was read of a file, at most one byte more than TEXT_LIMIT.
 
-    A mark at the beginning, as editors write it, is no part of the text; lines end in line feeds.
+    That byte shows that the file is too long, or a device without an end. A byte order mark is
+    dropped, and lines end in line feeds.
     """
     if len(raw) > TEXT_LIMIT:
-        raise FileError(f"{name}: holds more than {TEXT_LIMIT} bytes, the most that is read")
+        raise FileError(f"{name}: holds more than {TEXT_LIMIT} bytes, the largest text accepted")
     try:
         return raw.decode("utf-8").removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -81,17 +82,17 @@ def read_input(file: Path) -> str:
 
 
 @contextmanager
-def ended_by(name: str) -> Generator[None]:
-    """A signal ends the block as an exception does, so that half-written files are removed.
+def exit_on(name: str) -> Generator[None]:
+    """Turn a signal into SystemExit within the block, so that half-written files are removed.
 
-    What standard output still holds is written too, and an output that cannot take it is an error
-    here rather than a message of the interpreter at exit.
+    At its end standard output is flushed, so that a failure to write it is an error here rather
+    than a message of the interpreter at exit.
     """
 
     def end(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(getattr(signal, name), end)
+    previous = signal.signal(getattr(signal, name), end)
     try:
         try:
             yield
@@ -103,7 +104,7 @@ def ended_by(name: str) -> Generator[None]:
         finally:
             _flush()
     finally:
-        signal.signal(getattr(signal, name), before)
+        signal.signal(getattr(signal, name), previous)
 
 
 def _flush() -> None:
@@ -113,7 +114,7 @@ def _flush() -> None:
     try:
         output.flush()
     except OSError as error:
-        # The interpreter would try again at its end.
+        # The interpreter would flush again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         if isinstance(error, BrokenPipeError):  # the reader closed the pipe
             raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""`limelight train`."""
+"""`limelight train`: a training run from a TOML file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def train(
 ) -> None:
     """Train a language model on text, or an encoder-decoder on pairs.
 
-    Under torchrun (torchrun --nproc-per-node 2 -m limelight train CONFIG) processes train together.
+    Under torchrun, several processes train one model: torchrun --nproc-per-node 2 -m limelight
+    train CONFIG.
     """
     from limelight.training.loop import train as run
     from limelight.training.settings import Settings

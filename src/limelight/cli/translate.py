@@ -1,4 +1,4 @@
-"""`limelight translate`."""
+"""`limelight translate`: texts through a trained encoder–decoder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def translate(
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="Also write how the translation looks at the text: .html, .safetensors."),
+        typer.Option(help="Also write the attention to the text: .html or .safetensors."),
     ] = None,
 ) -> None:
     """Translate texts, one line each."""
@@ -38,13 +38,13 @@ def translate(
     from limelight.training.translate import translate as run
 
     model = load_translator(checkpoint)
-    for source, written in zip(texts, run(model, texts), strict=True):
-        # A translation may hold line breaks of its own; a line is a text.
-        print(" ".join(written.splitlines()))
+    for source, translation in zip(texts, run(model, texts), strict=True):
+        # One line per text, although a translation may contain line breaks.
+        print(" ".join(translation.splitlines()))
         if save is not None:
             from limelight.seeing.look import look
 
-            look(source, model, target=written).save(save)
+            look(source, model, target=translation).save(save)
 
 
 def _lines() -> list[str]:

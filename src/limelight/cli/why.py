@@ -1,4 +1,4 @@
-"""`limelight why`: where the score of a link came from."""
+"""`limelight why`: where the score of a link comes from."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def why(
     text: Annotated[str, typer.Argument(help="The text.")],
     layer: Annotated[int, typer.Option(help="Counted from 0.")],
     head: Annotated[int, typer.Option(help="Counted from 0.")],
-    query: Annotated[str, typer.Option(help="The token that looks: its text or its number.")],
+    query: Annotated[str, typer.Option(help="The token that attends: its text or its index.")],
     key: Annotated[
         str | None,
-        typer.Option(help="The token looked at; without it: what the head wrote into the query."),
+        typer.Option(help="The token attended to; without it, the head's output is split."),
     ] = None,
     model: Annotated[str, typer.Option(help="minilm, smollm2, or the path of a model.")] = "minilm",
     save: Annotated[
@@ -28,11 +28,11 @@ def why(
     The sources are the token, its position, earlier heads and feed-forward layers, on the query's
     side and on the key's.
 
-    Without --key: what the head wrote into the query, by the tokens it took it from, by the sources
-    of their values, and by the directions of the head's output.
+    Without --key, what the head wrote into the query is split: by the tokens it attended to, by the
+    sources of their values, and by the directions of the head's output.
     """
-    from limelight.cli.results import give
-    from limelight.cli.streams import pick
+    from limelight.cli.results import output
+    from limelight.cli.streams import parse_token
     from limelight.files import check_writable
     from limelight.insight.head_output import HeadOutput
     from limelight.insight.head_output import wrote as split_output
@@ -44,12 +44,12 @@ def why(
         check_writable(save)
     loaded = load(model)
     rec = look(text, loaded)
-    place = pick(query)
+    query_token = parse_token(query)
     if key is None:
-        result = split_output(rec, layer, head, place, model=loaded)
+        result = split_output(rec, layer, head, query_token, model=loaded)
     else:
-        result = split_score(rec, layer, head, place, pick(key), model=loaded)
+        result = split_score(rec, layer, head, query_token, parse_token(key), model=loaded)
     tables = [result.table()]
     if isinstance(result, HeadOutput):
         tables.append(result.direction_table())
-    give(result, tables, save=save, json=json)
+    output(result, tables, save=save, json=json)

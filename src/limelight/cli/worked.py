@@ -1,4 +1,4 @@
-"""`limelight worked`: a worked example step by step, with real numbers, and an audit of print."""
+"""`limelight worked`: a worked example step by step, and an audit of printed numbers."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ def worked(
         str, typer.Argument(help="A known example, or a TOML file.")
     ] = "apple-phones",
     check: Annotated[
-        bool, typer.Option("--check", help="Audit what is printed; exit 1 if it does not follow.")
+        bool, typer.Option("--check", help="Audit the printed numbers; exit 1 if any is wrong.")
     ] = False,
     format: Annotated[str, typer.Option(help="text, markdown, latex or html.")] = "text",
     decimals: Annotated[int, typer.Option(help="Digits after the point, 0 to 12.")] = 3,
     to: Annotated[
-        Path | None, typer.Option(help="Write each step as a slide (PNG) into this folder.")
+        Path | None, typer.Option(help="Write each step as a slide (PNG) to this folder.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Name the known examples.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the known examples.")] = False,
 ) -> None:
     """Work through attention step by step, and check printed numbers.
 
     A file of your own is TOML: tokens, x, w_query, w_key, w_value, or [[heads]] of them; w_output,
-    mask, scale, residual, memory and [[layers]] as needed; [printed] is what the audit reads.
+    mask, scale, residual, memory and [[layers]] as needed; [printed] holds the numbers to audit.
     """
     from limelight.errors import FileError, OptionError
     from limelight.insight.worked.parsing import known_examples
-    from limelight.insight.worked.parsing import worked as read
+    from limelight.insight.worked.parsing import worked as parse
 
     if list_:
         for name in known_examples():
-            print(f"{name:<14}{read(name).title}")
+            print(f"{name:<14}{parse(name).title}")
         return
     if format not in _FORMATS:
         raise OptionError(f"--format must be one of {', '.join(_FORMATS)}, found {format!r}")
     if not 0 <= decimals <= 12:
         raise OptionError(f"--decimals must be 0 to 12, found {decimals}")
-    value = read(example)
-    if check and not value.is_printed:
-        raise FileError(f"{example}: there is no [printed] table in it, so nothing to check")
+    parsed = parse(example)
+    if check and not parsed.is_printed:
+        raise FileError(f"{example}: has no [printed] table, so there is nothing to check")
     if to is not None:
         from limelight.insight.worked.slides import save_slides
 
-        written = save_slides(value, to, decimals)
+        slides = save_slides(parsed, to, decimals)
         if not json:
-            print(f"Wrote {len(written)} slides: {written[0]} to {written[-1].name}.")
+            print(f"Wrote {len(slides)} slides: {slides[0]} to {slides[-1].name}.")
     elif not json:
-        _print(value, format, decimals, check)
+        _print(parsed, format, decimals, check)
     if json:
-        print(value.to_json())
-    if check and not value.audit().passed:
+        print(parsed.to_json())
+    if check and not parsed.audit().passed:
         raise typer.Exit(1)
 
 
@@ -74,9 +74,9 @@ def _print(example: Worked, format: str, decimals: int, check: bool) -> None:
     if check:
         console.print(audit)
         if audit.open:
-            console.print("Fill these in first: the solution would tell them.")
+            console.print("Fill these in first: the solution would give them away.")
             return
-        console.print("\nThe whole example as it should be:\n", style="bold")
+        console.print("\nThe whole example with the right numbers:\n", style="bold")
     if format != "text":
         print(FORMATS[format](example, decimals))
         return
