@@ -19,7 +19,7 @@ LIMELIGHT_DECLARE(neon)
 #endif
 LIMELIGHT_DECLARE(generic)
 
-std::vector<const Kernels*> runnable() {
+std::vector<const Kernels*> runnable_builds() {
   std::vector<const Kernels*> builds;
 #ifdef LIMELIGHT_X86
   __builtin_cpu_init();
@@ -38,51 +38,53 @@ std::vector<const Kernels*> runnable() {
 
 namespace {
 
-const char* wanted_isa() {
-  const char* wanted = std::getenv("LIMELIGHT_ISA");
-  return wanted && *wanted ? wanted : nullptr;
+const char* requested_isa() {
+  const char* requested = std::getenv("LIMELIGHT_ISA");
+  return requested && *requested ? requested : nullptr;
 }
 
 const Kernels& choose() {
-  const std::vector<const Kernels*> builds = runnable();
-  const char* wanted = wanted_isa();
-  if (!wanted) return *builds.front();
+  const std::vector<const Kernels*> builds = runnable_builds();
+  const char* requested = requested_isa();
+  if (!requested) return *builds.front();
   std::string names;
   for (const Kernels* build : builds) {
-    if (std::string(wanted) == build->isa) return *build;
+    if (std::string(requested) == build->isa) return *build;
     names += (names.empty() ? "" : ", ") + std::string(build->isa);
   }
-  throw std::runtime_error("LIMELIGHT_ISA=" + std::string(wanted) + " cannot run here, expected one of " + names);
+  throw std::runtime_error("LIMELIGHT_ISA=" + std::string(requested) + " cannot run here, expected one of " +
+                           names);
 }
 
-// The build beside the widest one where a vector of 512 bits runs as two of 256, or null: there the wide one gains
-// little, and loses where a call leaves its wider panels empty.
+// The AVX2 build on CPUs that execute 512-bit vectors as two 256-bit halves (Zen 4), or null: there wide vectors
+// gain little, and lose where a call leaves much of their wider panels empty.
 const Kernels* choose_narrow() {
 #ifdef LIMELIGHT_X86
   __builtin_cpu_init();
-  if (!wanted_isa() && &chosen() == &avx512::kernels && __builtin_cpu_is("amdfam19h")) return &avx2::kernels;
+  if (!requested_isa() && &chosen_build() == &avx512::kernels && __builtin_cpu_is("amdfam19h"))
+    return &avx2::kernels;
 #endif
   return nullptr;
 }
 
-// Multiply-adds of a query, those of the padding included.
+// Multiply-adds per query, including those on padding.
 double padded_work(const Problem& p, int64_t panel) {
   const auto padded = [&](int64_t size) { return static_cast<double>((size + panel - 1) / panel * panel); };
   return padded(p.j()) * static_cast<double>(p.d()) + static_cast<double>(p.j()) * padded(p.e());
 }
 
-constexpr double kWideGain = 1.05;  // of the wide build where both fill their panels (dev/LOG.md)
+constexpr double kWideGain = 1.05;  // speed-up of the wide build where both fill their panels (dev/LOG.md)
 
 }  // namespace
 
-const Kernels& chosen() {
+const Kernels& chosen_build() {
   static const Kernels& build = choose();
   return build;
 }
 
-const Kernels& chosen_for(const Problem& p) {
+const Kernels& build_for(const Problem& p) {
   static const Kernels* narrow = choose_narrow();
-  const Kernels& wide = chosen();
+  const Kernels& wide = chosen_build();
   if (narrow && kWideGain * padded_work(p, narrow->panel) < padded_work(p, wide.panel)) return *narrow;
   return wide;
 }

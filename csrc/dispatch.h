@@ -8,14 +8,14 @@
 
 namespace limelight {
 
-// The builds that this CPU can run, the best first.
-std::vector<const Kernels*> runnable();
+// The builds that this CPU can run, fastest first.
+std::vector<const Kernels*> runnable_builds();
 
-// The best build, or the one that the environment variable LIMELIGHT_ISA names. Throws
-// std::runtime_error if that one was not compiled or this CPU cannot run it.
-const Kernels& chosen();
+// The fastest build, or the one that the environment variable LIMELIGHT_ISA names. Throws std::runtime_error if
+// that build was not compiled or this CPU cannot run it.
+const Kernels& chosen_build();
 
-// The build for one attention call: the chosen one, unless a narrower one is faster for its sizes.
-const Kernels& chosen_for(const Problem& p);
+// The build for one attention call: the chosen one, unless narrower vectors are faster for its sizes.
+const Kernels& build_for(const Problem& p);
 
 }  // namespace limelight

@@ -1,15 +1,15 @@
-// The table of this instruction set.
+// The kernel table of one instruction set.
 #include "entry_points.h"
 #include "simd/vector.h"
 
 namespace limelight::LIMELIGHT_ISA {
 
-#define LIMELIGHT_TEXT(x) LIMELIGHT_TEXT_OF(x)
-#define LIMELIGHT_TEXT_OF(x) #x
+#define LIMELIGHT_STRING(x) LIMELIGHT_STRINGIFY(x)
+#define LIMELIGHT_STRINGIFY(x) #x
 
 extern const Kernels kernels;
 const Kernels kernels = {
-    .isa = LIMELIGHT_TEXT(LIMELIGHT_ISA),
+    .isa = LIMELIGHT_STRING(LIMELIGHT_ISA),
     .panel = NR,
     .forward = forward,
     .backward = backward,

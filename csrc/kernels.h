@@ -1,4 +1,4 @@
-// The kernels of one instruction set, as a table.
+// The table of the kernels of one instruction set.
 #pragma once
 
 #include "attention/problem.h"
@@ -8,10 +8,10 @@
 
 namespace limelight {
 
-// Entries return false where Ctrl-C interrupted them.
+// Entries return false if Ctrl-C interrupted them.
 struct Kernels {
   const char* isa;
-  int64_t panel;  // keys and value channels are padded to a multiple of it
+  int64_t panel;  // keys and value channels are padded to a multiple of this
   bool (*forward)(const Forward&);
   bool (*backward)(const Backward&);
   bool (*lens_forward)(const LensForward&);

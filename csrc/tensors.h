@@ -1,7 +1,7 @@
 // Tensors as the kernels take them, read from Python and checked against one another.
 //
 // A tensor is read by its Python attributes (data_ptr, shape, stride, dtype): no torch header is needed, and
-// one build serves every torch.
+// one build works with every version of torch.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -30,31 +30,32 @@ struct ExchangeApi {
   int (*view)(void* tensor, nb::dlpack::dltensor* out);
 };
 
-struct Names {
+// What is used of torch's Python API: attribute names, types and functions.
+struct TorchSymbols {
   nb::object data_ptr = nb::str("data_ptr"), shape = nb::str("shape"), stride = nb::str("stride"),
              dtype = nb::str("dtype");
   nb::object is_cpu = nb::str("is_cpu"), requires_grad = nb::str("requires_grad"), is_neg = nb::str("is_neg");
-  const ExchangeApi* exchange = nullptr;  // where torch has it
+  const ExchangeApi* exchange = nullptr;  // null if this torch lacks it
   nb::object f32, bf16, f16, f64, i64, boolean, tensor, parameter, empty_like;
 
-  Names() {
+  TorchSymbols() {
     const nb::module_ torch = nb::module_::import_("torch");
     f32 = torch.attr("float32"), bf16 = torch.attr("bfloat16"), f16 = torch.attr("float16");
     tensor = torch.attr("Tensor"), parameter = torch.attr("nn").attr("Parameter");
     empty_like = torch.attr("empty_like");
+    f64 = torch.attr("float64"), i64 = torch.attr("int64"), boolean = torch.attr("bool");
     const nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
     if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api")) {
       const auto* api =
           static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
       if (api->header.major == 1) exchange = api;
     }
-    f64 = torch.attr("float64"), i64 = torch.attr("int64"), boolean = torch.attr("bool");
   }
 };
 
-inline const Names& names() {
-  static const Names* instance = new Names;  // lives as long as the interpreter
-  return *instance;
+inline const TorchSymbols& torch_symbols() {
+  static const TorchSymbols* symbols = new TorchSymbols;  // lives as long as the interpreter
+  return *symbols;
 }
 
 inline nb::object call(nb::handle tensor, const nb::object& method) {
@@ -69,6 +70,8 @@ inline nb::object get(nb::handle tensor, const nb::object& name) {
   return nb::steal(result);
 }
 
+inline std::string text_of(nb::handle object) { return nb::str(object).c_str(); }
+
 inline int64_t int64_of(PyObject* number) {
   const long long value = PyLong_AsLongLong(number);
   if (value == -1 && PyErr_Occurred()) throw nb::python_error();
@@ -76,13 +79,13 @@ inline int64_t int64_of(PyObject* number) {
 }
 
 inline void* address(nb::handle tensor) {
-  const nb::object number = call(tensor, names().data_ptr);
+  const nb::object number = call(tensor, torch_symbols().data_ptr);
   return reinterpret_cast<void*>(int64_of(number.ptr()));
 }
 
-// The view of a plain tensor on the CPU by torch's C functions; false where they or the tensor cannot serve.
+// Reads a plain CPU tensor by torch's C functions. False if this torch lacks them or they cannot read the tensor.
 inline bool exchanged_view(nb::handle tensor, View& view) {
-  const ExchangeApi* api = names().exchange;
+  const ExchangeApi* api = torch_symbols().exchange;
   if (!api || !api->view) return false;
   nb::dlpack::dltensor t;
   if (api->view(tensor.ptr(), &t) != 0) {
@@ -105,28 +108,30 @@ inline bool exchanged_view(nb::handle tensor, View& view) {
   return true;
 }
 
-// Storage means the negative of what it holds under torch's negative bit, so no kernel may read it.
+// Under torch's negative bit the values are the negatives of the stored ones, so no kernel may read the storage.
 inline void check_storage(nb::handle tensor, const char* name) {
-  if (call(tensor, names().is_neg).is(Py_True))
+  if (call(tensor, torch_symbols().is_neg).is(Py_True))
     refuse(std::string(name) + " has torch's negative bit: pass its resolve_neg()");
 }
 
 inline View view_of(nb::handle tensor, const char* name) {
   View view;
-  const Names& n = names();
+  const TorchSymbols& torch = torch_symbols();
   check_storage(tensor, name);
-  if ((tensor.type().is(n.tensor) || tensor.type().is(n.parameter)) && exchanged_view(tensor, view)) return view;
-  const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape), stride = call(tensor, n.stride);
-  if (dtype.is(n.f32))
+  if ((tensor.type().is(torch.tensor) || tensor.type().is(torch.parameter)) && exchanged_view(tensor, view))
+    return view;
+  const nb::object dtype = get(tensor, torch.dtype), shape = get(tensor, torch.shape),
+                   stride = call(tensor, torch.stride);
+  if (dtype.is(torch.f32))
     view.dtype = Dtype::f32;
-  else if (dtype.is(n.bf16))
+  else if (dtype.is(torch.bf16))
     view.dtype = Dtype::bf16;
-  else if (dtype.is(n.f16))
+  else if (dtype.is(torch.f16))
     view.dtype = Dtype::f16;
   else
-    refuse(std::string(name) + " must be float32, bfloat16 or float16");
+    refuse(std::string(name) + " must be float32, bfloat16 or float16, found " + text_of(dtype));
   if (!PyTuple_Check(shape.ptr()) || PyTuple_GET_SIZE(shape.ptr()) != 4)
-    refuse(std::string(name) + " must have 4 axes");
+    refuse(std::string(name) + " must have 4 axes, found shape " + text_of(shape));
   for (int axis = 0; axis < 4; ++axis) {
     view.size[axis] = int64_of(PyTuple_GET_ITEM(shape.ptr(), axis));
     view.stride[axis] = int64_of(PyTuple_GET_ITEM(stride.ptr(), axis));
@@ -139,39 +144,43 @@ inline View dense_view(nb::handle tensor, const char* name) {
   const View view = view_of(tensor, name);
   const bool empty = !view.size[0] || !view.size[1] || !view.size[2] || !view.size[3];
   if (view.stride[3] != 1 && view.size[3] > 1 && !empty)
-    refuse(std::string(name) + " must have a dense last axis");
+    refuse(std::string(name) + " must have a last axis of stride 1, found " + std::to_string(view.stride[3]));
   return view;
 }
 
 // The elements of a contiguous tensor of `count` elements of the type `dtype`.
 template <class T>
 T* elements_of(nb::handle tensor, const char* name, const nb::object& dtype, int64_t count) {
-  const Names& n = names();
-  if (!get(tensor, n.dtype).is(dtype)) refuse(std::string(name) + " has another type");
-  const nb::object shape = get(tensor, n.shape), stride = call(tensor, n.stride);
-  int64_t dense = 1;
+  const TorchSymbols& torch = torch_symbols();
+  const nb::object actual = get(tensor, torch.dtype);
+  if (!actual.is(dtype)) refuse(std::string(name) + " must be " + text_of(dtype) + ", found " + text_of(actual));
+  const nb::object shape = get(tensor, torch.shape), stride = call(tensor, torch.stride);
+  int64_t elements = 1;
   bool contiguous = true;
   for (Py_ssize_t axis = PyTuple_GET_SIZE(shape.ptr()); axis-- > 0;) {
     const int64_t size = int64_of(PyTuple_GET_ITEM(shape.ptr(), axis));
-    contiguous &= size == 1 || int64_of(PyTuple_GET_ITEM(stride.ptr(), axis)) == dense;
-    dense *= size;
+    contiguous &= size == 1 || int64_of(PyTuple_GET_ITEM(stride.ptr(), axis)) == elements;
+    elements *= size;
   }
-  if (!contiguous && dense) refuse(std::string(name) + " must be contiguous");
-  if (dense != count) refuse(std::string(name) + " has another size");
+  if (!contiguous && elements) refuse(std::string(name) + " must be contiguous");
+  if (elements != count)
+    refuse(std::string(name) + " must have " + std::to_string(count) + " elements, found shape " + text_of(shape));
   check_storage(tensor, name);
   return static_cast<T*>(address(tensor));
 }
 
 inline float* floats_of(nb::handle tensor, const char* name, int64_t count) {
-  return elements_of<float>(tensor, name, names().f32, count);
+  return elements_of<float>(tensor, name, torch_symbols().f32, count);
 }
 
 inline MaskTable table_of(nb::handle tensor) {
-  const Names& n = names();
+  const TorchSymbols& torch = torch_symbols();
   MaskTable table;
-  const nb::object dtype = get(tensor, n.dtype), shape = get(tensor, n.shape), stride = call(tensor, n.stride);
-  if (!dtype.is(n.i64) && !dtype.is(n.boolean)) refuse("a mask table must be int64 or bool");
-  table.element = dtype.is(n.i64) ? 8 : 1;
+  const nb::object dtype = get(tensor, torch.dtype), shape = get(tensor, torch.shape),
+                   stride = call(tensor, torch.stride);
+  if (!dtype.is(torch.i64) && !dtype.is(torch.boolean))
+    refuse("a mask table must be int64 or bool, found " + text_of(dtype));
+  table.element = dtype.is(torch.i64) ? 8 : 1;
   for (Py_ssize_t axis = 0; axis < PyTuple_GET_SIZE(shape.ptr()); ++axis) {
     table.size.push_back(int64_of(PyTuple_GET_ITEM(shape.ptr(), axis)));
     table.stride.push_back(int64_of(PyTuple_GET_ITEM(stride.ptr(), axis)));
@@ -192,19 +201,26 @@ inline std::vector<int64_t> program_of(nb::handle numbers) {
   return program;
 }
 
+inline std::string shape_text(const int64_t (&size)[4]) {
+  std::string text = "(";
+  for (int axis = 0; axis < 4; ++axis) text += (axis ? ", " : "") + std::to_string(size[axis]);
+  return text + ")";
+}
+
 // A view of b h i j that has stride 0 where the tensor has size 1.
-inline View repeating_view(nb::handle tensor, const char* name, const int64_t (&extent)[4]) {
+inline View broadcast_view(nb::handle tensor, const char* name, const int64_t (&extent)[4]) {
   View view = view_of(tensor, name);
   for (int axis = 0; axis < 4; ++axis) {
     if (view.size[axis] == extent[axis]) continue;
-    if (view.size[axis] != 1) refuse(std::string(name) + " does not broadcast to b h i j");
+    if (view.size[axis] != 1)
+      refuse(std::string(name) + " has size " + std::to_string(view.size[axis]) + " on axis " +
+             std::to_string(axis) + ", expected 1 or " + std::to_string(extent[axis]));
     view.size[axis] = extent[axis], view.stride[axis] = 0;
   }
   return view;
 }
 
-// The arguments that forward and backward share, checked against one another. The mask's nodes live as
-// long as this does.
+// The arguments that forward and backward share, checked against one another. Owns the nodes of the mask.
 struct AttentionArguments {
   View query, key, value;
   int64_t extent[4];
@@ -221,13 +237,13 @@ struct AttentionArguments {
         mask(program_of(program), tables_of(tables), extent) {
     problem.query = query, problem.key = key, problem.value = value;
     check();
-    if (!bias.is_none()) problem.bias = repeating_view(bias, "bias", extent);
+    if (!bias.is_none()) problem.bias = broadcast_view(bias, "bias", extent);
     if (!slopes.is_none()) problem.slopes = floats_of(slopes, "slopes", extent[1]);
     if (!sinks.is_none()) problem.sinks = floats_of(sinks, "sinks", extent[1]);
     if (!row_lse.is_none()) {
-      if (!sinks.is_none()) refuse("sinks beside a log-sum-exp that is given: it should count them");
+      if (!sinks.is_none()) refuse("sinks and row_lse exclude one another: row_lse already includes the sinks");
       const int64_t rows = extent[0] * extent[1] * extent[2];
-      problem.lse = elements_of<double>(row_lse, "row_lse", names().f64, rows);
+      problem.lse = elements_of<double>(row_lse, "row_lse", torch_symbols().f64, rows);
     }
     problem.mask = mask.mask();
     problem.scale = scale, problem.softcap = softcap, problem.dropout = dropout, problem.seed = seed;
@@ -237,22 +253,32 @@ struct AttentionArguments {
   void check() const {
     if (key.size[0] != extent[0] || value.size[0] != extent[0] || key.size[3] != query.size[3] ||
         value.size[1] != key.size[1] || value.size[2] != key.size[2])
-      refuse("query, key and value do not fit one another");
-    if (query.dtype != key.dtype || query.dtype != value.dtype) refuse("query, key and value differ in type");
+      refuse("query " + shape_text(query.size) + ", key " + shape_text(key.size) + " and value " +
+             shape_text(value.size) + " do not fit one another");
+    if (query.dtype != key.dtype || query.dtype != value.dtype) refuse("query, key and value differ in dtype");
     const int64_t h = query.size[1], g = key.size[1];
-    if ((g == 0) != (h == 0) || (g && h % g)) refuse("key heads do not divide query heads");
+    if ((g == 0) != (h == 0) || (g && h % g))
+      refuse("the number of key heads must divide that of query heads, found " + std::to_string(g) + " and " +
+             std::to_string(h));
     if (query.size[3] < 1 || value.size[3] < 1) refuse("query and value need at least 1 channel");
   }
 };
 
-// A tensor of the shape of `like`, but for its last axis, and of one of two types.
+inline std::string dtype_text(Dtype dtype) {
+  return dtype == Dtype::f32 ? "float32" : dtype == Dtype::bf16 ? "bfloat16" : "float16";
+}
+
+// A tensor of the shape of `like` except for its last axis, in one of two dtypes.
 inline View shaped_view(nb::handle tensor, const char* name, const View& like, int64_t last, Dtype dtype,
                         Dtype other) {
   const View view = dense_view(tensor, name);
   const int64_t expected[4] = {like.size[0], like.size[1], like.size[2], last};
   for (int axis = 0; axis < 4; ++axis)
-    if (view.size[axis] != expected[axis]) refuse(std::string(name) + " has another shape");
-  if (view.dtype != dtype && view.dtype != other) refuse(std::string(name) + " has another type");
+    if (view.size[axis] != expected[axis])
+      refuse(std::string(name) + " must have shape " + shape_text(expected) + ", found " + shape_text(view.size));
+  if (view.dtype != dtype && view.dtype != other)
+    refuse(std::string(name) + " must be " + dtype_text(dtype) +
+           (other == dtype ? "" : " or " + dtype_text(other)) + ", found " + dtype_text(view.dtype));
   return view;
 }
 
@@ -260,8 +286,8 @@ inline View shaped_view(nb::handle tensor, const char* name, const View& like, i
   return shaped_view(tensor, name, like, last, dtype, dtype);
 }
 
-// Named tensors and numbers of which any may be absent.
-struct Named {
+// Tensors and numbers by name, any of which may be absent.
+struct NamedArguments {
   nb::dict values;
 
   nb::object find(const char* name) const {
@@ -272,9 +298,9 @@ struct Named {
     const nb::object tensor = find(name);
     if (!tensor.is_none()) into = elements_of<std::remove_const_t<T>>(tensor, name, dtype, count);
   }
-  int64_t number(const char* name, int64_t otherwise) const {
+  int64_t number(const char* name, int64_t fallback) const {
     const nb::object value = find(name);
-    return value.is_none() ? otherwise : int64_of(value.ptr());
+    return value.is_none() ? fallback : int64_of(value.ptr());
   }
 };
 

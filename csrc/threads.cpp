@@ -38,14 +38,14 @@ int64_t now() {
 
 struct Run {
   int64_t count;
-  JobFunction job;
+  JobFunction function;
   void* context;
   std::atomic<int64_t> next{0};
   std::atomic<bool> stop{false};
   std::atomic<bool> failed{false};
-  std::exception_ptr failure;  // the first job's that threw
+  std::exception_ptr failure;  // the first exception that a job threw
 
-  Run(int64_t jobs, JobFunction one, void* data) : count(jobs), job(one), context(data) {}
+  Run(int64_t jobs, JobFunction body, void* data) : count(jobs), function(body), context(data) {}
 };
 
 struct Current {
@@ -53,40 +53,40 @@ struct Current {
   bool caller = false;
 };
 thread_local Current current;
-thread_local int64_t last_poll = 0;  // when this thread last asked about Ctrl-C
+thread_local int64_t last_poll = 0;  // when this thread last polled for Ctrl-C
 
 void work(Run& run, int worker) {
-  const Current before = current;
+  const Current outer = current;
   current = {&run, worker == 0};
-  for (int64_t at; (at = run.next.fetch_add(1, std::memory_order_relaxed)) < run.count;) {
+  for (int64_t job; (job = run.next.fetch_add(1, std::memory_order_relaxed)) < run.count;) {
     if (interrupted()) break;
     try {
-      run.job(run.context, at, worker);
-    } catch (...) {  // out of memory, say: an exception must not leave a worker
+      run.function(run.context, job, worker);
+    } catch (...) {  // an exception must not leave a worker
       if (!run.failed.exchange(true)) run.failure = std::current_exception();
       run.stop.store(true, std::memory_order_relaxed);
     }
   }
-  current = before;
+  current = outer;
 }
 
 // --- torch's OpenMP ---------------------------------------------------------------------------------
 
 struct OpenMp {
   void (*parallel)(void (*)(void*), void*, unsigned, unsigned) = nullptr;
-  int (*limit)() = nullptr;
-  int (*worker)() = nullptr;
-  int (*inside)() = nullptr;
+  int (*max_threads)() = nullptr;
+  int (*thread_number)() = nullptr;
+  int (*in_parallel)() = nullptr;
 
   OpenMp() {
     auto find = [](auto& into, const char* name) {
       into = reinterpret_cast<std::decay_t<decltype(into)>>(dlsym(RTLD_DEFAULT, name));
     };
     find(parallel, "GOMP_parallel");
-    find(limit, "omp_get_max_threads");
-    find(worker, "omp_get_thread_num");
-    find(inside, "omp_in_parallel");
-    if (!parallel || !limit || !worker || !inside) parallel = nullptr;
+    find(max_threads, "omp_get_max_threads");
+    find(thread_number, "omp_get_thread_num");
+    find(in_parallel, "omp_in_parallel");
+    if (!parallel || !max_threads || !thread_number || !in_parallel) parallel = nullptr;
   }
 };
 
@@ -95,24 +95,24 @@ const OpenMp& openmp() {
   return runtime;
 }
 
-// --- the own pool -----------------------------------------------------------------------------------
+// --- our own pool -----------------------------------------------------------------------------------
 
 class Pool {
  public:
-  // Serves one call at a time; a second caller meanwhile works alone.
-  void serve(Run& run, int threads) {
-    std::unique_lock<std::mutex> mine(serving_, std::try_to_lock);
-    if (!mine.owns_lock()) return work(run, 0);
+  // Runs one call at a time; a concurrent caller runs its jobs alone.
+  void execute(Run& run, int threads) {
+    std::unique_lock<std::mutex> turn(serving_, std::try_to_lock);
+    if (!turn.owns_lock()) return work(run, 0);
     grow(threads - 1);
     {
-      std::lock_guard<std::mutex> hold(state_);
-      run_ = &run, wanted_ = threads - 1, taken_ = 0, busy_ = 0, ++round_;
+      std::lock_guard<std::mutex> lock(state_);
+      run_ = &run, needed_ = threads - 1, joined_ = 0, busy_ = 0, ++round_;
     }
     wake_.notify_all();
     work(run, 0);
-    std::unique_lock<std::mutex> hold(state_);
-    wanted_ = 0;
-    done_.wait(hold, [&] { return busy_ == 0; });
+    std::unique_lock<std::mutex> lock(state_);
+    needed_ = 0;
+    done_.wait(lock, [&] { return busy_ == 0; });
     run_ = nullptr;
   }
 
@@ -125,16 +125,16 @@ class Pool {
   }
 
   void loop() {
-    uint64_t seen = 0;
-    for (std::unique_lock<std::mutex> hold(state_);;) {
-      wake_.wait(hold, [&] { return round_ != seen && taken_ < wanted_; });
-      seen = round_;
-      const int worker = ++taken_;
+    uint64_t last_round = 0;
+    for (std::unique_lock<std::mutex> lock(state_);;) {
+      wake_.wait(lock, [&] { return round_ != last_round && joined_ < needed_; });
+      last_round = round_;
+      const int worker = ++joined_;
       Run* run = run_;
       ++busy_;
-      hold.unlock();
+      lock.unlock();
       work(*run, worker);
-      hold.lock();
+      lock.lock();
       if (--busy_ == 0) done_.notify_one();
     }
   }
@@ -144,7 +144,7 @@ class Pool {
   std::vector<std::thread> threads_;
   Run* run_ = nullptr;
   uint64_t round_ = 0;
-  int wanted_ = 0, taken_ = 0, busy_ = 0;
+  int needed_ = 0, joined_ = 0, busy_ = 0;
 };
 
 // A pool is never destroyed: its threads may outlive the module, and a forked child must not touch the
@@ -172,28 +172,28 @@ struct Block {
   int64_t floats = 0;
   ~Block() { std::free(data); }
 };
-thread_local Block own_block;
+thread_local Block thread_block;
 
 }  // namespace
 
 int thread_limit() {
-  if (openmp().parallel) return openmp().limit();
+  if (openmp().parallel) return openmp().max_threads();
   const unsigned cores = std::thread::hardware_concurrency();
   return cores ? static_cast<int>(cores) : 1;
 }
 
-bool run_jobs(int64_t count, int threads, JobFunction job, void* context) {
-  Run run(count, job, context);
+bool run_jobs(int64_t count, int threads, JobFunction function, void* context) {
+  Run run(count, function, context);
   if (threads > count) threads = static_cast<int>(count);
   const OpenMp& omp = openmp();
   if (threads <= 1) {
     work(run, 0);
   } else if (!omp.parallel || forked.load(std::memory_order_relaxed)) {
-    own_pool().serve(run, threads);
-  } else if (omp.inside()) {
+    own_pool().execute(run, threads);
+  } else if (omp.in_parallel()) {
     work(run, 0);
   } else {
-    omp.parallel([](void* data) { work(*static_cast<Run*>(data), openmp().worker()); }, &run,
+    omp.parallel([](void* data) { work(*static_cast<Run*>(data), openmp().thread_number()); }, &run,
                  static_cast<unsigned>(threads), 0);
   }
   if (run.failed) std::rethrow_exception(run.failure);
@@ -217,18 +217,18 @@ bool interrupted() {
 void set_interrupt(bool (*pressed)()) { interrupt.store(pressed, std::memory_order_relaxed); }
 
 float* Scratch::block(int64_t floats) {
-  Block& own = own_block;
-  if (floats > own.floats || (own.floats > kMaxKeptScratch && floats <= kMaxKeptScratch)) {
-    std::free(own.data);
-    own.floats = 0;
+  Block& block = thread_block;
+  if (floats > block.floats || (block.floats > kMaxKeptScratch && floats <= kMaxKeptScratch)) {
+    std::free(block.data);
+    block.floats = 0;
     const size_t bytes = (static_cast<size_t>(floats) * sizeof(float) + kPage - 1) / kPage * kPage;
-    own.data = static_cast<float*>(std::aligned_alloc(kPage, bytes));
-    if (!own.data) throw std::bad_alloc();
-    own.floats = static_cast<int64_t>(bytes / sizeof(float));
+    block.data = static_cast<float*>(std::aligned_alloc(kPage, bytes));
+    if (!block.data) throw std::bad_alloc();
+    block.floats = static_cast<int64_t>(bytes / sizeof(float));
   }
-  return own.data;
+  return block.data;
 }
 
-void Scratch::overrun() { throw std::logic_error("a kernel takes more scratch memory than it asked for"); }
+void Scratch::overrun() { throw std::logic_error("a kernel takes more scratch memory than it reserved"); }
 
 }  // namespace limelight

@@ -7,7 +7,7 @@ namespace limelight {
 
 enum class Dtype : int32_t { f32, bf16, f16 };
 
-// Four axes; sizes and strides count elements. A stride of 0 broadcasts an axis. A view without data is absent.
+// Four axes; sizes and strides count elements. A stride of 0 broadcasts an axis. Null data means an absent tensor.
 struct View {
   void* data = nullptr;
   Dtype dtype = Dtype::f32;

@@ -1,5 +1,5 @@
-// out = softmax(Q·Kᵀ)·V without the matrix of scores: tiles of queries stream over tiles of keys with a
-// running maximum and sum (Milakov & Gimelshein 2018; Dao et al. 2022).
+// out = softmax(Q·Kᵀ)·V without storing the scores: tiles of queries stream over tiles of keys with a running
+// maximum and sum (Milakov & Gimelshein 2018; Dao et al. 2022).
 #include "attention/forward_plan.h"
 #include "attention/scores.h"
 #include "attention/segments.h"
@@ -10,13 +10,13 @@
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
-constexpr float kHeadroom = 16;  // log2 of the largest weight: its sums are far from overflow
+constexpr float kHeadroom = 16;  // log2 of the largest weight before division: sums stay far from overflow
 
-// `Lens` is RowRecorder, or NoLens.
+// Some queries of some heads that share a key head, over all their keys. `Lens` is RowRecorder or NoLens.
 template <class Lens>
 class Job {
  public:
-  Job(const Plan& plan, int64_t b, int64_t g, int64_t chunk, Segment rows, Lens lens,
+  Job(const ForwardPlan& plan, int64_t b, int64_t g, int64_t chunk, Segment rows, Lens lens,
       PooledAccumulator* pooled = nullptr)
       : plan_(plan),
         p_(plan.p),
@@ -38,10 +38,11 @@ class Job {
   void run() {
     const int64_t tiles = heads_ * tiles_per_head_;
     for (int64_t t = 0; t < tiles; ++t) init(t);
-    // Where keys are cut is the same for all jobs of a block of rows, so that no sum depends on their number.
-    const Range keys = seen_by(rows_.begin, rows_.end), block = seen_by(rows_.block_begin, rows_.block_end);
-    const bool at_once = block.high - block.low <= plan_.pack_keys;
-    const int64_t step = at_once ? plan_.pack_keys : kForwardKeys, grain = at_once ? NR : kForwardKeys;
+    // All jobs of a block of rows divide the keys at the same places, so that no sum depends on the number of
+    // jobs.
+    const Range keys = visible(rows_.begin, rows_.end), block = visible(rows_.block_begin, rows_.block_end);
+    const bool packs_all = block.high - block.low <= plan_.pack_keys;
+    const int64_t step = packs_all ? plan_.pack_keys : kForwardKeys, grain = packs_all ? NR : kForwardKeys;
     const int64_t first = block.low + (keys.low - block.low) / grain * grain;
     for (int64_t j0 = first; j0 < keys.high; j0 += step) {
       if (interrupted()) return;
@@ -53,7 +54,8 @@ class Job {
   }
 
  private:
-  Range seen_by(int64_t begin, int64_t end) const {
+  // The keys that queries begin … end can see.
+  Range visible(int64_t begin, int64_t end) const {
     if (!p_.mask) return {0, p_.j()};
     return key_range(*p_.mask.nodes, {b_, first_head_, p_.i(), p_.j()}, begin, end);
   }
@@ -94,10 +96,10 @@ class Job {
     key.value = value_;
   }
 
-  // The keys of a visit, from the first panel that is looked at: j0 + first … j0 + count.
+  // The keys of one visit, j0 + first … j0 + count, where j0 is the start of a panel.
   struct KeySpan {
     int64_t j0, first, count;
-    bool masked;  // not every query may see every key
+    bool masked;  // some query may not see some key
   };
 
   // One tile of queries against one tile of keys.
@@ -105,11 +107,11 @@ class Job {
     const Extent extent{b_, q.h, p_.i(), p_.j()};
     int64_t low = key.j0, high = key.j0 + key.count;
     if (p_.mask) {
-      const Range seen = key_range(*p_.mask.nodes, extent, q.i0, q.i0 + q.rows);
-      low = imax(low, seen.low), high = imin(high, seen.high);
-      if (low < high && q.rows > kForwardHalf && narrows(q, extent, low, high)) {
-        visit(part(q, 0, kForwardHalf), key);
-        visit(part(q, kForwardHalf, q.rows), key);
+      const Range visible = key_range(*p_.mask.nodes, extent, q.i0, q.i0 + q.rows);
+      low = imax(low, visible.low), high = imin(high, visible.high);
+      if (low < high && q.rows > kForwardHalf && halving_saves_work(q, extent, low, high)) {
+        visit(slice(q, 0, kForwardHalf), key);
+        visit(slice(q, kForwardHalf, q.rows), key);
         return;
       }
     }
@@ -124,17 +126,18 @@ class Job {
     }
   }
 
-  void attend(const QueryTile& q, KeyTile& key, int64_t skip, const KeySpan& seen) {
+  // Adds the keys of a span, which begins `skip` keys into the tile, to the running softmax and output.
+  void attend(const QueryTile& q, KeyTile& key, int64_t skip, const KeySpan& span) {
     if (!key.key) pack(key);
     const RightMatrix keys = in_panels(key.key + skip * plan_.d, plan_.d);
     float* weights = pooled_ ? scratch_.take(q.rows * kScoreStride + kForwardQueries) : scores_;
-    if (!softmax_in_registers(q, keys, seen, weights)) softmax_by_rows(q, keys, seen, weights);
-    if (pooled_) keep(q, key.j0, skip, seen.count, weights);
-    const float* kept = weights;
-    if (p_.dropout > 0) apply_dropout(q, seen, weights), kept = scores_;
-    if (seen.masked && has_nonfinite_values(key)) return add_allowed(q, key, skip, seen, kept);
-    const RightMatrix values{key.value + (skip + seen.first) * NR, NR, column_panel(key.count)};
-    gemm<Left::rows>(q.rows, plan_.padded_e, seen.count - seen.first, in_rows(kept + seen.first, kScoreStride),
+    if (!softmax_in_registers(q, keys, span, weights)) softmax_by_rows(q, keys, span, weights);
+    if (pooled_) keep_weights(q, key.j0, skip, span.count, weights);
+    const float* dropped = weights;
+    if (p_.dropout > 0) apply_dropout(q, span, weights), dropped = scores_;
+    if (span.masked && has_nonfinite_values(key)) return add_allowed(q, key, skip, span, dropped);
+    const RightMatrix values{key.value + (skip + span.first) * NR, NR, column_panel(key.count)};
+    gemm<Left::rows>(q.rows, plan_.padded_e, span.count - span.first, in_rows(dropped + span.first, kScoreStride),
                      values, AddBlock{q.out, plan_.padded_e});
   }
 
@@ -148,14 +151,14 @@ class Job {
     return key.values == KeyTile::nonfinite;
   }
 
-  // The product of weights and values over the allowed keys alone: masked ones have a weight of 0, but 0 · ∞ and
+  // The product of weights and values over the allowed keys alone: masked keys have a weight of 0, but 0 · ∞ and
   // 0 · NaN are NaN.
-  void add_allowed(const QueryTile& q, const KeyTile& key, int64_t skip, const KeySpan& seen,
+  void add_allowed(const QueryTile& q, const KeyTile& key, int64_t skip, const KeySpan& span,
                    const float* weights) const {
     for (int64_t r = 0; r < q.rows; ++r) {
       uint64_t words[kForwardSpan / kWordKeys];
-      row_bits(*p_.mask.nodes, {b_, q.h, p_.i(), p_.j()}, q.i0 + r, seen.j0, seen.count, words);
-      for (int64_t t = seen.first; t < seen.count; ++t) {
+      row_bits(*p_.mask.nodes, {b_, q.h, p_.i(), p_.j()}, q.i0 + r, span.j0, span.count, words);
+      for (int64_t t = span.first; t < span.count; ++t) {
         if (!bit(words, t)) continue;
         const float weight = weights[r * kScoreStride + t];
         for (int64_t c = 0; c < plan_.padded_e; c += W) {
@@ -167,99 +170,100 @@ class Job {
     }
   }
 
-  // Weights stay until their rows are done, followed by the maxima that they were made with.
-  void keep(const QueryTile& q, int64_t tile, int64_t skip, int64_t count, float* weights) {
+  // Keeps weights until their rows are final, followed in memory by the row maxima that they were computed with.
+  void keep_weights(const QueryTile& q, int64_t tile, int64_t skip, int64_t count, float* weights) {
     float* base = weights + q.rows * kScoreStride;
     for (int64_t r = 0; r < q.rows; ++r) base[r] = q.row_max[r];
     kept_.push_back({q.h, q.i0, q.rows, tile, skip, count, weights, base, q.row_max, q.row_sum});
   }
 
-  // Weights made while their scores are still in registers, against the maximum of the tiles before.
+  // An epilogue that turns scores into weights in registers, relative to the row maximum of earlier tiles.
   struct ExpInRegisters {
     const QueryTile& q;
     int64_t j0;
     float* weights;
-    float* sums;  // rows × W
-    vf* most;     // the largest score − base
+    float* sums;       // rows × W
+    vf* max_exponent;  // the largest score − row_max
     Lens* lens;
 
     template <int R>
     LIMELIGHT_INLINE void operator()(int64_t row, int64_t column, vf (&score)[R][2]) const {
       float* at = weights + row * kScoreStride + column;
-      vf highest = *most;
+      vf largest = *max_exponent;
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         vf(&pair)[2] = score[r];
         pair[0] -= q.row_max[row + r];
         pair[1] -= q.row_max[row + r];
-        highest = vmax(pair[0], vmax(pair[1], highest));
-        [[maybe_unused]] const vf rise[2] = {pair[0], pair[1]};
+        largest = vmax(pair[0], vmax(pair[1], largest));
+        [[maybe_unused]] const vf exponent[2] = {pair[0], pair[1]};
         exp2(pair);
-        if constexpr (Lens::active) lens->record(row + r, q.i0 + row + r, j0 + column, rise, pair);
+        if constexpr (Lens::active) lens->record(row + r, q.i0 + row + r, j0 + column, exponent, pair);
         store(at + r * kScoreStride, pair[0]);
         store(at + r * kScoreStride + W, pair[1]);
         float* sum = sums + (row + r) * W;
         store(sum, load(sum) + (pair[0] + pair[1]));
       }
-      *most = highest;
+      *max_exponent = largest;
     }
   };
 
-  // The short way from queries and keys to weights, for scores that need nothing but the exponential. False, with
-  // nothing done, where it cannot serve: a row has no maximum yet, or these scores exceed it so far that their
-  // weights could overflow.
-  bool softmax_in_registers(const QueryTile& q, RightMatrix keys, const KeySpan& seen, float* weights) {
-    if (seen.masked || seen.first > 0 || seen.count % NR || adjusts(p_)) return false;
+  // The fast path from queries and keys to weights, for scores that need nothing but the exponential. Returns
+  // false and leaves the running state as it is where it does not apply: a row has no maximum yet, or a score
+  // exceeds the maximum so far that its weight could overflow.
+  bool softmax_in_registers(const QueryTile& q, RightMatrix keys, const KeySpan& span, float* weights) {
+    if (span.masked || span.first > 0 || span.count % NR || has_adjustments(p_)) return false;
     for (int64_t r = 0; r < q.rows; ++r)
       if (q.row_max[r] == kMasked) return false;
     alignas(64) float sums[kForwardQueries * W] = {};
-    vf most = splat(kMasked);
-    if constexpr (Lens::active) lens_.open(q.rows);
-    gemm<Left::columns>(q.rows, seen.count, plan_.d, in_packed_blocks(q.query, plan_.d), keys,
-                        ExpInRegisters{q, seen.j0, weights, sums, &most, &lens_});
-    if (hmax(most) > kHeadroom) return false;
+    vf max_exponent = splat(kMasked);
+    if constexpr (Lens::active) lens_.begin_tile(q.rows);
+    gemm<Left::columns>(q.rows, span.count, plan_.d, in_packed_blocks(q.query, plan_.d), keys,
+                        ExpInRegisters{q, span.j0, weights, sums, &max_exponent, &lens_});
+    if (hmax(max_exponent) > kHeadroom) return false;
     for (int64_t r = 0; r < q.rows; ++r) {
       q.row_sum[r] += hsum(load(sums + r * W));
       if constexpr (Lens::active)
-        lens_.close({q.h, q.i0 + r, seen.j0, seen.count, weights + r * kScoreStride}, r, q.row_max[r]);
+        lens_.end_tile_row({q.h, q.i0 + r, span.j0, span.count, weights + r * kScoreStride}, r, q.row_max[r]);
     }
     return true;
   }
 
-  void softmax_by_rows(const QueryTile& q, RightMatrix keys, const KeySpan& seen, float* weights) {
-    const int64_t count = seen.count;
+  // The general path, which applies bias, softcap and mask row by row.
+  void softmax_by_rows(const QueryTile& q, RightMatrix keys, const KeySpan& span, float* weights) {
+    const int64_t count = span.count;
     gemm<Left::columns>(q.rows, round_up(count, NR), plan_.d, in_packed_blocks(q.query, plan_.d), keys,
                         StoreBlock{weights, kScoreStride});
     for (int64_t r = 0; r < q.rows; ++r) {
       float* row = weights + r * kScoreStride;
-      if (adjusts(p_)) adjust_row(p_, b_, q.h, q.i0 + r, seen.j0, count, row);
-      for (int64_t t = 0; t < seen.first; ++t) row[t] = kMasked;
+      if (has_adjustments(p_)) adjust_row(p_, b_, q.h, q.i0 + r, span.j0, count, row);
+      for (int64_t t = 0; t < span.first; ++t) row[t] = kMasked;
       for (int64_t t = count; t % NR; ++t) row[t] = kMasked;
-      if (seen.masked) {
+      if (span.masked) {
         uint64_t words[kForwardSpan / kWordKeys];
-        row_bits(*p_.mask.nodes, {b_, q.h, p_.i(), p_.j()}, q.i0 + r, seen.j0, count, words);
+        row_bits(*p_.mask.nodes, {b_, q.h, p_.i(), p_.j()}, q.i0 + r, span.j0, count, words);
         apply_mask(row, words, count);
       }
-      [[maybe_unused]] const Row scores{q.h, q.i0 + r, seen.j0, count, row};
-      if constexpr (Lens::active) lens_.before(scores, {q.row_max[r], q.row_sum[r]});
+      [[maybe_unused]] const Row row_view{q.h, q.i0 + r, span.j0, count, row};
+      if constexpr (Lens::active) lens_.before_softmax(row_view, {q.row_max[r], q.row_sum[r]});
       softmax_row(q, r, row, round_up(count, NR));
-      if constexpr (Lens::active) lens_.after(scores, {q.row_max[r], q.row_sum[r]});
+      if constexpr (Lens::active) lens_.after_softmax(row_view, {q.row_max[r], q.row_sum[r]});
     }
   }
 
-  // Whether the halves of a tile see noticeably fewer keys than the whole: at the edges of a window they do.
-  bool narrows(const QueryTile& q, const Extent& extent, int64_t low, int64_t high) const {
+  // Whether the halves of a tile see noticeably fewer keys than the whole, as they do at the edges of a window.
+  bool halving_saves_work(const QueryTile& q, const Extent& extent, int64_t low, int64_t high) const {
     int64_t saved = 0;
     const Range halves[] = {{0, kForwardHalf}, {kForwardHalf, q.rows}};
     for (const Range& half : halves) {
-      const Range seen = key_range(*p_.mask.nodes, extent, q.i0 + half.low, q.i0 + half.high);
-      const int64_t keys = imin(high, seen.high) - imax(low, seen.low);
+      const Range visible = key_range(*p_.mask.nodes, extent, q.i0 + half.low, q.i0 + half.high);
+      const int64_t keys = imin(high, visible.high) - imax(low, visible.low);
       saved += (half.high - half.low) * (high - low - imax(0, keys));
     }
     return saved * 32 >= q.rows * (high - low);
   }
 
-  QueryTile part(const QueryTile& q, int64_t from, int64_t to) const {
+  QueryTile slice(const QueryTile& q, int64_t from, int64_t to) const {
     return {q.h,
             q.i0 + from,
             to - from,
@@ -269,15 +273,15 @@ class Job {
             q.row_sum + from};
   }
 
-  // Scores become weights that lack only the division by their sum; `count` is a multiple of NR.
+  // Replaces scores by weights 2^(score − row_max), not yet divided by their sum; `count` is a multiple of NR.
   void softmax_row(const QueryTile& q, int64_t r, float* row, int64_t count) {
-    vf best = splat(q.row_max[r]), best_odd = best;
+    vf largest = splat(q.row_max[r]), largest_odd = largest;
     for (int64_t t = 0; t < count; t += NR) {
-      best = vmax(load(row + t), best);
-      best_odd = vmax(load(row + t + W), best_odd);
+      largest = vmax(load(row + t), largest);
+      largest_odd = vmax(load(row + t + W), largest_odd);
     }
-    best = vmax(best_odd, best);
-    const float row_max = hmax(best);
+    largest = vmax(largest_odd, largest);
+    const float row_max = hmax(largest);
     if (row_max > q.row_max[r]) {
       const float shrink = exp2(splat(q.row_max[r] - row_max))[0];
       q.row_max[r] = row_max;
@@ -285,7 +289,7 @@ class Job {
       float* out = q.out + r * plan_.padded_e;
       for (int64_t t = 0; t < plan_.padded_e; t += W) store(out + t, load(out + t) * shrink);
     }
-    // While nothing was allowed the maximum is −inf, and −inf − −inf would be NaN.
+    // Before the first allowed key the maximum is −inf, and −inf − −inf would be NaN.
     const vf base = splat(row_max == kMasked ? 0 : row_max);
     vf sum = vf{}, sum_odd = vf{};
     for (int64_t t = 0; t < count; t += NR) {
@@ -299,13 +303,13 @@ class Job {
     q.row_sum[r] += hsum(sum + sum_odd);
   }
 
-  // The weights that dropout leaves, to scores_.
-  void apply_dropout(const QueryTile& q, const KeySpan& seen, const float* weights) {
+  // Writes the weights after dropout to scores_.
+  void apply_dropout(const QueryTile& q, const KeySpan& span, const float* weights) {
     for (int64_t r = 0; r < q.rows; ++r) {
-      const uint32_t word = plan_.dropout.row(b_ * p_.h() + q.h, q.i0 + r);
+      const uint32_t row_seed = plan_.dropout.row_seed(b_ * p_.h() + q.h, q.i0 + r);
       const int64_t row = r * kScoreStride;
-      for (int64_t t = 0; t < seen.count; t += W)
-        store(scores_ + row + t, select(plan_.dropout.keep(word, seen.j0 + t), load(weights + row + t), vf{}));
+      for (int64_t t = 0; t < span.count; t += W)
+        store(scores_ + row + t, select(plan_.dropout.keep(row_seed, span.j0 + t), load(weights + row + t), vf{}));
     }
   }
 
@@ -318,19 +322,19 @@ class Job {
       if (pooled_) pooled_->finish(q.h, q.i0 + r);
       if (plan_.call.row_max) plan_.call.row_max[first + r] = q.row_max[r];
       if (plan_.call.row_sum) plan_.call.row_sum[first + r] = q.row_sum[r];
-      const RowEnd end = end_row(p_, first + r, q.row_max[r], q.row_sum[r]);
-      const float factor = plan_.dropout.grow * end.factor;
+      const RowNormaliser normaliser = row_normaliser(p_, first + r, q.row_max[r], q.row_sum[r]);
+      const float factor = plan_.dropout.scale * normaliser.factor;
       float* row = q.out + r * plan_.padded_e;
       if (q.row_sum[r] == 0)
         for (int64_t t = 0; t < plan_.e; ++t) row[t] = 0;  // 0 · NaN of a value would leak otherwise
       dispatch_dtype(out.dtype, [&](auto* type) {
         store_row(row, static_cast<decltype(type)>(out.data) + out.at(b_, q.h, q.i0 + r), plan_.e, factor);
       });
-      lse[r] = end.lse;
+      lse[r] = normaliser.lse;
     }
   }
 
-  const Plan& plan_;
+  const ForwardPlan& plan_;
   const Problem& p_;
   int64_t b_, g_;
   Segment rows_;
@@ -339,23 +343,23 @@ class Job {
   float *key_ = nullptr, *value_ = nullptr, *scores_ = nullptr, *states_ = nullptr;
   Lens lens_;
   PooledAccumulator* pooled_;
-  std::vector<KeptWeights> kept_;  // in the order they were made: key tiles outside, query tiles inside
+  std::vector<KeptWeights> kept_;  // ordered by key tile, then query tile
 };
 
-// Runs every job of a call, each with the lens that `lens_of` makes for its batch row.
+// Runs every job of a call, each with the lens that `lens_of` returns for its batch row.
 template <class LensOf>
-bool sweep(const Forward& call, const LensOf& lens_of) {
+bool run_all_jobs(const Forward& call, const LensOf& lens_of) {
   const Problem& p = call.problem;
   if (p.b() == 0 || p.h() == 0 || p.i() == 0) return true;
-  const Plan plan(call);
+  const ForwardPlan plan(call);
   const Segments segments(p.mask, p.i(), plan.rows_per_job);
-  const int64_t jobs_per_head = segments.count() * plan.chunks;
-  return parallel(p.b() * p.g() * jobs_per_head, plan.threads, [&](int64_t job, int) {
-    const int64_t pair = job / jobs_per_head, rest = job % jobs_per_head;
-    // The last queries first: under a causal mask they are the longest jobs.
+  const int64_t jobs_per_key_head = segments.count() * plan.chunks;
+  return parallel(p.b() * p.g() * jobs_per_key_head, plan.threads, [&](int64_t job, int) {
+    const int64_t key_head = job / jobs_per_key_head, rest = job % jobs_per_key_head;
+    // The last queries first: under a causal mask their jobs take longest.
     const Segment rows = segments[segments.count() - 1 - rest / plan.chunks];
-    const int64_t b = pair / p.g();
-    Job(plan, b, pair % p.g(), rest % plan.chunks, rows, lens_of(b)).run();
+    const int64_t b = key_head / p.g();
+    Job(plan, b, key_head % p.g(), rest % plan.chunks, rows, lens_of(b)).run();
   });
 }
 
@@ -363,28 +367,28 @@ bool sweep(const Forward& call, const LensOf& lens_of) {
 
 bool forward(const Forward& call) {
   if (prefers_decode(call.problem)) return decode(call);
-  return sweep(call, [](int64_t) { return NoLens{}; });
+  return run_all_jobs(call, [](int64_t) { return NoLens{}; });
 }
 
 bool lens_forward(const LensForward& call) {
   const Problem& p = call.forward.problem;
   const PooledStats& pooled_stats = call.pooled_stats;
-  const auto watch = [&](int64_t b) { return RowRecorder(p, call.row_stats, b); };
-  if (!pooled_stats.piece_count) return sweep(call.forward, watch);
+  const auto recorder = [&](int64_t b) { return RowRecorder(p, call.row_stats, b); };
+  if (!pooled_stats.piece_count) return run_all_jobs(call.forward, recorder);
   if (p.b() == 0 || p.h() == 0 || p.i() == 0) return true;
-  // A job is a whole piece, because sums over queries go to one place a piece.
-  const Plan plan(call.forward, true);
+  // A job is a whole piece, because each piece has its own sums over queries.
+  const ForwardPlan plan(call.forward, true);
   const Segments segments(p.mask, p.i(), plan.rows_per_job);
-  const int64_t jobs_per_pair = pooled_stats.piece_count * plan.chunks;
-  return parallel(p.b() * p.g() * jobs_per_pair, plan.threads, [&](int64_t job, int) {
-    const int64_t pair = job / jobs_per_pair, rest = job % jobs_per_pair, b = pair / p.g();
+  const int64_t jobs_per_key_head = pooled_stats.piece_count * plan.chunks;
+  return parallel(p.b() * p.g() * jobs_per_key_head, plan.threads, [&](int64_t job, int) {
+    const int64_t key_head = job / jobs_per_key_head, rest = job % jobs_per_key_head, b = key_head / p.g();
     const int64_t piece = pooled_stats.piece_count - 1 - rest / plan.chunks;  // the longest first
     PooledAccumulator pooled(p, pooled_stats, b, piece);
     for (int64_t t = 0; t < segments.count() && !interrupted(); ++t) {
       const int64_t begin = imax(segments[t].begin, pooled_stats.pieces[piece]);
       const int64_t end = imin(segments[t].end, pooled_stats.pieces[piece + 1]);
       const Segment rows{begin, end, begin, end};
-      if (begin < end) Job(plan, b, pair % p.g(), rest % plan.chunks, rows, watch(b), &pooled).run();
+      if (begin < end) Job(plan, b, key_head % p.g(), rest % plan.chunks, rows, recorder(b), &pooled).run();
     }
   });
 }

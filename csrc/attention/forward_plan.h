@@ -1,4 +1,4 @@
-// How a forward pass is cut into jobs and tiles.
+// How a forward pass is divided into jobs and tiles.
 #pragma once
 
 #include "attention/dropout.h"
@@ -8,55 +8,54 @@
 
 namespace limelight::LIMELIGHT_ISA {
 
-constexpr double kForwardWorkPerThread = 4e5;  // multiply-adds that pay for waking another thread
-constexpr int64_t kMaxQueryFloats = 72 << 10;  // floats of queries and outputs of a job, and
-constexpr int64_t kMaxKeyFloats = 88 << 10;    // of keys and values: together they fit the second cache
-constexpr int64_t kMaxKeptFloats = 1 << 20;  // of weights that a lens keeps, unless one tile of queries needs more
+constexpr double kForwardWorkPerThread = 4e5;  // multiply-adds worth waking another thread for
+constexpr int64_t kMaxQueryFloats = 72 << 10;  // queries and outputs of a job, and
+constexpr int64_t kMaxKeyFloats = 88 << 10;    // its packed keys and values: together they fit the L2 cache
+constexpr int64_t kMaxKeptFloats = 1 << 20;    // weights that a lens keeps, unless one query tile needs more
 
-// Of queries, under a mask: more would see so many keys that a window did not fit.
+// The most query tiles of a job under a mask: more would see too many keys to pack those of a window at once.
 constexpr int64_t kMaskedTiles = kBlockRows / kForwardQueries;
-static_assert(kBlockRows == 8 * kForwardQueries, "halves of a block are whole tiles");
+static_assert(kBlockRows == 8 * kForwardQueries, "halves of a block must be whole tiles");
 
-// The sizes of a call and how they are cut.
-struct Plan {
+struct ForwardPlan {
   const Forward& call;
   const Problem& p;
   int64_t d, e, padded_e;
-  int64_t heads_per_job, chunks;     // of a group of query heads
+  int64_t heads_per_job, chunks;     // a group of query heads is divided into `chunks`
   int64_t rows_per_job;              // queries of one head
-  int64_t pack_keys = kForwardKeys;  // keys that may be packed at once
+  int64_t pack_keys = kForwardKeys;  // most keys packed at once
   int threads;
-  int64_t kept_per_tile = 0;  // floats of weights that a lens keeps
+  int64_t kept_per_tile = 0;  // floats that a lens keeps per query tile
   Dropout dropout;
 
-  // With `keeps` the weights of a job's rows are kept for a lens.
-  explicit Plan(const Forward& c, bool keeps = false)
+  // With `keep_weights` the weights of a job's rows are kept for a lens.
+  explicit ForwardPlan(const Forward& c, bool keep_weights = false)
       : call(c), p(c.problem), d(p.d()), e(p.e()), padded_e(round_up(e, NR)), dropout(p) {
     const double work = double(p.b()) * double(p.h()) * double(p.i()) * double(p.j()) * double(d + e);
     threads = thread_limit();
     if (work < kForwardWorkPerThread * threads) threads = 1 + static_cast<int>(work / kForwardWorkPerThread);
     int64_t tiles = imax(1, kMaxQueryFloats / (d + padded_e) / kForwardQueries);
     if (p.mask) tiles = imin(tiles, kMaskedTiles);
-    // Under a mask the keys of a job are often few, and no tile edges should fall into what a query sees.
-    if (p.mask && !keeps) pack_keys = imax(kForwardKeys, round_up(kMaxKeyFloats / (d + padded_e), NR));
-    if (keeps) {
-      kept_per_tile =
-          kForwardQueries * (kScoreStride + 2) * (p.j() / kForwardKeys + 1);  // + 2: a base for each half
+    // Under a mask a job often sees few keys, and a tile edge among them would cost an extra visit.
+    if (p.mask && !keep_weights) pack_keys = imax(kForwardKeys, round_up(kMaxKeyFloats / (d + padded_e), NR));
+    if (keep_weights) {
+      // + 2: the row maxima of each half
+      kept_per_tile = kForwardQueries * (kScoreStride + 2) * (p.j() / kForwardKeys + 1);
       tiles = imax(1, imin(tiles, kMaxKeptFloats / kept_per_tile));
     }
     heads_per_job = imin(p.group(), tiles);
     chunks = (p.group() + heads_per_job - 1) / heads_per_job;
     rows_per_job = tiles / heads_per_job * kForwardQueries;
-    if (keeps) return;
-    // About four jobs a thread keep the threads evenly busy to the end.
-    const int64_t all = p.b() * p.g() * chunks * p.i();
-    const int64_t limit = rows_per_job, wanted = imin(limit, (all + 4 * threads - 1) / (4 * threads));
-    if (p.mask) {  // whole parts of a block
+    if (keep_weights) return;
+    // About four jobs per thread balance the load.
+    const int64_t all_rows = p.b() * p.g() * chunks * p.i();
+    const int64_t limit = rows_per_job, target = imin(limit, (all_rows + 4 * threads - 1) / (4 * threads));
+    if (p.mask) {  // a block divided by a power of two
       rows_per_job = kBlockRows;
-      while (rows_per_job > limit || (2 * rows_per_job > 3 * wanted && rows_per_job > kForwardQueries))
+      while (rows_per_job > limit || (2 * rows_per_job > 3 * target && rows_per_job > kForwardQueries))
         rows_per_job /= 2;
-    } else {  // jobs of like size
-      const int64_t jobs = (p.i() + wanted - 1) / imax(1, wanted);
+    } else {  // jobs of equal size
+      const int64_t jobs = (p.i() + target - 1) / imax(1, target);
       rows_per_job = imax(kForwardQueries, round_up((p.i() + jobs - 1) / imax(1, jobs), kForwardQueries));
     }
   }
@@ -70,7 +69,7 @@ struct Plan {
   }
 };
 
-// Queries i0 … i0 + rows of one head: packed, with the state of their online softmax.
+// Queries i0 … i0 + rows of one head, packed, and the state of their online softmax.
 struct QueryTile {
   int64_t h, i0, rows;
   const float* query;  // packed blocks
@@ -79,11 +78,11 @@ struct QueryTile {
   float* row_sum;      // running sum of 2^(score − row_max)
 };
 
-// The keys that a job visits now.
+// Keys j0 … j0 + count of one head, packed when a query tile first needs them.
 struct KeyTile {
   int64_t j0, count;
-  const float* key;    // packed panels
-  const float* value;  // packed columns
+  const float* key;    // packed panels, or null
+  const float* value;  // packed columns, or null
   enum { unknown, finite, nonfinite } values;
 };
 

@@ -1,6 +1,6 @@
-// What happens to a row of scores between the two products: cap, bias, slopes, mask.
+// The softcap, bias, slopes and normalisation of a row of scores, between the two products.
 //
-// Scores are kept in units of log2: exp2 is cheaper than exp, and the factor log2(e) hides in the scale.
+// Scores are in log2 units: exp2 is cheaper than exp, and the factor log2(e) is folded into the scale.
 #pragma once
 
 #include "attention/problem.h"
@@ -12,15 +12,15 @@ namespace limelight::LIMELIGHT_ISA {
 inline constexpr double kLog2E = 1.4426950408889634;
 inline constexpr double kLn2 = 0.6931471805599453;
 
-// The factor that goes into the packed queries.
+// The factor by which queries (in the backward pass: keys) are multiplied when they are packed.
 LIMELIGHT_INLINE float query_factor(const Problem& p) {
   return static_cast<float>(p.softcap > 0 ? p.scale / p.softcap : p.scale * kLog2E);
 }
 
-// Whether raw scores are not yet final before the mask.
-LIMELIGHT_INLINE bool adjusts(const Problem& p) { return p.softcap > 0 || p.bias || p.slopes; }
+// Whether anything besides the mask changes the scores after the product.
+LIMELIGHT_INLINE bool has_adjustments(const Problem& p) { return p.softcap > 0 || p.bias || p.slopes; }
 
-// A bias in log2 units. What overflows there stays finite: −∞ alone masks, the lowest float does not.
+// A bias in log2 units. Finite values that would overflow are clamped: only −∞ masks, the lowest float does not.
 LIMELIGHT_INLINE vf bias_term(vf bias) {
   const vf limit = splat(2.3e38f), size = vabs(bias);
   const vf clamped = (vf)((vi)limit | ((vi)bias & (int32_t)0x80000000));
@@ -42,20 +42,21 @@ LIMELIGHT_INLINE void add_bias(float* scores, const T* bias, int64_t stride, int
   }
 }
 
-// The softcap: from q·k·query_factor to cap · tanh(score/cap) in log2 units.
+// The softcap: maps q·k·query_factor to cap · tanh(score/cap) in log2 units.
 LIMELIGHT_INLINE void cap_row(const Problem& p, int64_t count, float* scores) {
   const float cap = static_cast<float>(p.softcap * kLog2E);
   for (int64_t t = 0; t < count; t += W) store(scores + t, tanh(load(scores + t)) * cap);
 }
 
-// |away − lane|: how far W neighbouring keys are from a query, `away` being the first. Exact up to 2^24 tokens.
-LIMELIGHT_INLINE vf distances(int64_t away) {
-  return vabs(splat(static_cast<float>(away)) - __builtin_convertvector(iota(), vf));
+// |offset − lane|: the distances of W consecutive keys from a query, where `offset` = p_i − first key. Exact up to
+// 2^24 tokens.
+LIMELIGHT_INLINE vf distances(int64_t offset) {
+  return vabs(splat(static_cast<float>(offset)) - __builtin_convertvector(iota(), vf));
 }
 
-// Bias and slopes, for query i with keys j0 … j0 + count.
-inline void shift_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
-                      float* scores) {
+// Adds bias and slopes to the scores of query i with keys j0 … j0 + count.
+inline void add_bias_and_slopes(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
+                                float* scores) {
   if (p.bias) {
     const int64_t at = p.bias.at(b, h, i) + j0 * p.bias.stride[3];
     dispatch_dtype(p.bias.dtype, [&](auto* type) {
@@ -64,34 +65,35 @@ inline void shift_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t
   }
   if (p.slopes) {
     const float slope = static_cast<float>(p.slopes[h] * kLog2E);
-    const int64_t away = i + p.position_shift() - j0;
-    for (int64_t t = 0; t < count; t += W) store(scores + t, load(scores + t) - distances(away - t) * slope);
+    const int64_t offset = i + p.position_shift() - j0;
+    for (int64_t t = 0; t < count; t += W) store(scores + t, load(scores + t) - distances(offset - t) * slope);
   }
 }
 
-// The score of a head's sink in log2 units, rounded as a bias is; −∞ where there is none.
+// The score of a head's sink in log2 units, clamped like a bias; −∞ if the call has no sinks.
 LIMELIGHT_INLINE float sink_score(const Problem& p, int64_t h) {
   return p.sinks ? bias_term(splat(p.sinks[h]))[0] : kMasked;
 }
 
-// How a row ends when all its keys were seen.
-struct RowEnd {
-  float factor;  // from 2^(score − row_max) to the weight
-  float lse;     // what normalises the row
+// What turns the exponentials of a row into weights.
+struct RowNormaliser {
+  float factor;  // weight = factor · 2^(score − row_max); 0 for a row without keys
+  float lse;     // log-sum-exp that the row is normalised by
 };
 
-// `row` counts b h i; row_sum = Σ 2^(score − row_max) over the keys and the sink. A row that is normalised by −∞
-// is one without keys.
-inline RowEnd end_row(const Problem& p, int64_t row, float row_max, float row_sum) {
-  RowEnd end{0, kMasked};
+// `row` is the index into b h i; row_sum = Σ 2^(score − row_max) over the keys and the sink. A row normalised by
+// an lse of −∞ counts as one without keys.
+inline RowNormaliser row_normaliser(const Problem& p, int64_t row, float row_max, float row_sum) {
+  RowNormaliser normaliser{0, kMasked};
   if (row_sum != 0) {
-    end.factor = 1 / row_sum;
-    end.lse = row_max == kInfinity ? kInfinity : static_cast<float>(row_max * kLn2 + __builtin_logf(row_sum));
+    normaliser.factor = 1 / row_sum;
+    normaliser.lse =
+        row_max == kInfinity ? kInfinity : static_cast<float>(row_max * kLn2 + __builtin_logf(row_sum));
   }
-  if (!p.lse) return end;
-  // By its own lse, rounded as here, a row stays the same bit for bit.
-  const double lse = p.lse[row], rise = lse == kMasked ? static_cast<double>(kMasked) : end.lse - lse;
-  return {end.factor * exp2(splat(static_cast<float>(rise * kLog2E)))[0], static_cast<float>(lse)};
+  if (!p.lse) return normaliser;
+  // If the provided lse is the row's own, rounded as above, the weights stay the same bit for bit.
+  const double lse = p.lse[row], shift = lse == kMasked ? static_cast<double>(kMasked) : normaliser.lse - lse;
+  return {normaliser.factor * exp2(splat(static_cast<float>(shift * kLog2E)))[0], static_cast<float>(lse)};
 }
 
 // Scores of query i with keys j0 … j0 + count: from q·k·query_factor to their final value in log2 units.
@@ -99,7 +101,7 @@ inline RowEnd end_row(const Problem& p, int64_t row, float row_max, float row_su
 inline void adjust_row(const Problem& p, int64_t b, int64_t h, int64_t i, int64_t j0, int64_t count,
                        float* scores) {
   if (p.softcap > 0) cap_row(p, count, scores);
-  shift_row(p, b, h, i, j0, count, scores);
+  add_bias_and_slopes(p, b, h, i, j0, count, scores);
 }
 
 }  // namespace limelight::LIMELIGHT_ISA

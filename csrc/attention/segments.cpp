@@ -22,7 +22,8 @@ Segments::Segments(const Mask& mask, int64_t queries, int64_t rows)
   if (!documents) return;
   const int64_t* starts = documents->table;
   for (int64_t t = 0; t < documents->count; ++t)
-    for (int64_t i = starts[t]; i < starts[t + 1]; i += rows) list_.push_back(piece(starts[t], starts[t + 1], i));
+    for (int64_t i = starts[t]; i < starts[t + 1]; i += rows)
+      list_.push_back(segment_at(i, starts[t], starts[t + 1]));
   count_ = static_cast<int64_t>(list_.size());
 }
 

@@ -1,8 +1,8 @@
-// The accumulator of pooled statistics: columns summed, cells pooled, links weighted by their values.
+// Pooled statistics: sums over queries for each key, map cells, and links ranked by ‖weight · value‖.
 //
-// A weight is final only when its row is done. Until then a job keeps the weights of its rows, with the maximum
-// they were made with: rows × keys floats a thread, which stay in the last cache for all but the longest
-// sequences. Going over them once more costs far less than a second Q·Kᵀ.
+// A weight is final only when its row is done. Until then a job keeps the weights of its rows and the maxima they
+// were computed with: rows × keys floats per thread, which stay in the last-level cache for all but the longest
+// sequences. A second pass over them costs far less than a second Q·Kᵀ.
 #pragma once
 
 #include <vector>
@@ -19,9 +19,9 @@ struct KeptWeights {
   int64_t h, i0, rows;
   int64_t tile;          // first key of the tile
   int64_t skip, count;   // keys tile + skip … tile + skip + count are kept
-  const float* weights;  // rows × kScoreStride: 2^(score − base), 0 after the last up to a multiple of NR
-  const float* base;     // rows
-  const float *row_max, *row_sum;  // rows: what they are in the end
+  const float* weights;  // rows × kScoreStride: 2^(score − base), and 0 from `count` up to a multiple of NR
+  const float* base;     // rows: the maxima at that time
+  const float *row_max, *row_sum;  // rows: final once the job has visited all keys
 };
 
 class PooledAccumulator {
@@ -37,19 +37,20 @@ class PooledAccumulator {
     if (s_.top) top_k(h, i).sort();
   }
 
+  // Adds the weights of all rows of a job, which are final now.
   void gather(const std::vector<KeptWeights>& all) {
     for (const KeptWeights& kept : all) {
       if (kept.h != h_ || kept.tile != tile_) {
         flush();
         h_ = kept.h, tile_ = kept.tile;
       }
-      float factor[kForwardQueries + W];  // from weights as they were made to final ones
+      float factor[kForwardQueries + W];  // from kept to final weights
       const int64_t first = (b_ * p_.h() + kept.h) * p_.i() + kept.i0;
       for (int64_t r = 0; r < kept.rows; ++r)
-        factor[r] = end_row(p_, first + r, kept.row_max[r], kept.row_sum[r]).factor;
+        factor[r] = row_normaliser(p_, first + r, kept.row_max[r], kept.row_sum[r]).factor;
       for (int64_t r = 0; r < kept.rows; r += W) {
-        const vf rise = load_some(kept.base + r, kept.rows - r) - load_some(kept.row_max + r, kept.rows - r);
-        store(factor + r, select(load(factor + r) == 0.0f, vf{}, exp2(rise) * load(factor + r)));
+        const vf exponent = load_some(kept.base + r, kept.rows - r) - load_some(kept.row_max + r, kept.rows - r);
+        store(factor + r, select(load(factor + r) == 0.0f, vf{}, exp2(exponent) * load(factor + r)));
       }
       add(kept, factor);
       if (s_.top)
@@ -59,27 +60,27 @@ class PooledAccumulator {
   }
 
  private:
-  // Sums and maxima over the queries of one row of cells, for one tile of keys.
+  // Sums and maxima over the queries of one row of cells, for each key of a tile.
   struct Columns {
     float sum[kForwardKeys + NR] = {}, max[kForwardKeys + NR] = {};
 
     template <int R>
     LIMELIGHT_INLINE void add(const float* weights, const float* factor, int64_t skip, int64_t count) {
       for (int64_t t = 0; t < count; t += W) {
-        vf total = load(sum + skip + t), most = load(max + skip + t);
+        vf total = load(sum + skip + t), largest = load(max + skip + t);
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
           const vf weight = load(weights + r * kScoreStride + t) * factor[r];
           total += weight;
-          most = vmax(weight, most);
+          largest = vmax(weight, largest);
         }
         store(sum + skip + t, total);
-        store(max + skip + t, most);
+        store(max + skip + t, largest);
       }
     }
   };
 
-  // Runs of rows that lie in one row of cells go into the columns; a new row of cells empties them.
+  // Adds kept rows to the columns, which are flushed where the next row of cells begins.
   void add(const KeptWeights& kept, const float* factor) {
     for (int64_t i = kept.i0; i < kept.i0 + kept.rows;) {
       const int64_t cell = i * s_.rows / p_.i();
@@ -94,7 +95,7 @@ class PooledAccumulator {
     }
   }
 
-  // Gives the gathered columns to the key sums and the cells they belong to.
+  // Adds the columns to the key sums and map cells, and clears them.
   void flush() {
     if (cell_ < 0) return;
     const int64_t head = b_ * p_.h() + h_, count = imin(kForwardKeys, p_.j() - tile_);
@@ -103,11 +104,11 @@ class PooledAccumulator {
       for (int64_t t = 0; t < count; ++t) to[t] += columns_.sum[t];
     }
     if (s_.map_sum) {
-      const int64_t line = (head * s_.rows + cell_) * s_.columns;
+      const int64_t row_start = (head * s_.rows + cell_) * s_.columns;
       for (int64_t t = 0; t < count;) {
         const int64_t c = (tile_ + t) * s_.columns / p_.j();
         const int64_t end = imin(count, cell_start(c + 1, s_.columns, p_.j()) - tile_);
-        pool(t, end, s_.map_sum[line + c], s_.map_max[line + c]);
+        pool(t, end, s_.map_sum[row_start + c], s_.map_max[row_start + c]);
         t = end;
       }
     }
@@ -124,7 +125,7 @@ class PooledAccumulator {
     sum += total;
   }
 
-  // A row's ‖weight · value‖ against its strongest so far.
+  // Offers ‖weight · value‖ of one row to its top links.
   void offer(const KeptWeights& kept, int64_t r, float factor) const {
     const int64_t first = kept.tile + kept.skip;
     const float* norm = norms(kept.h) + first;
@@ -139,7 +140,7 @@ class PooledAccumulator {
     const int64_t at = ((b_ * p_.h() + h) * p_.i() + i) * s_.top_count;
     return {s_.top + at, s_.top_keys + at, s_.top_count};
   }
-  // Place x lies in cell ⌊x·cells/size⌋.
+  // Position x belongs to cell ⌊x·cells/size⌋; this is the first position of a cell.
   static int64_t cell_start(int64_t cell, int64_t cells, int64_t size) {
     return (cell * size + cells - 1) / cells;
   }
@@ -148,7 +149,7 @@ class PooledAccumulator {
   const PooledStats& s_;
   int64_t b_, piece_;
   int64_t h_ = -1, tile_ = -1;
-  int64_t cell_ = -1;  // the row of cells that columns_ holds; −1: it is empty
+  int64_t cell_ = -1;  // the row of cells that columns_ holds; −1: columns_ is empty
   Columns columns_;
 };
 

@@ -1,11 +1,11 @@
-// The largest values of a row, kept while it passes by.
+// The k largest values of a row, maintained while its values arrive.
 #pragma once
 
 #include "simd/vector.h"
 
 namespace limelight::LIMELIGHT_ISA {
 
-// The largest values of a row and the keys they stand at, in no order until `sort`. A value of 0 is none.
+// The largest values of a row and their keys, unordered until `sort`. A value of 0 marks an empty slot.
 struct TopK {
   float* value;
   int64_t* key;
@@ -15,7 +15,7 @@ struct TopK {
     for (int64_t t = 0; t < count; ++t) value[t] = 0, key[t] = -1;
   }
 
-  // Offers the values row[0 … n) at keys j0 …; n is a multiple of W.
+  // Offers the values row[0 … n) of the keys from j0; n is a multiple of W.
   void offer(const float* row, int64_t n, int64_t j0) const {
     if (count <= W) return offer_to(InRegisters<1>(*this), row, n, j0);
     if (count <= 2 * W) return offer_to(InRegisters<2>(*this), row, n, j0);
@@ -26,7 +26,7 @@ struct TopK {
     for (int64_t t = 0; t < count; ++t) value[t] *= factor;
   }
 
-  // Largest first, and of equal ones the first key first; what was scaled down to nothing has no key.
+  // Largest first, equal values by ascending key; values that were scaled down to 0 lose their key.
   void sort() const {
     for (int64_t t = 0; t < count; ++t)
       if (value[t] == 0) key[t] = -1;
@@ -43,38 +43,38 @@ struct TopK {
  private:
   static constexpr int kBatch = 64 / W;  // vectors whose comparisons fill a word
 
-  // The values held, as a scan needs them: `bar`, which a new one must exceed, and `put`, which lets it take the
-  // place of the least. A few stay in registers: a put waits for the one before, and memory between the two would
-  // be most of its time.
+  // The top values during a scan: `threshold`, which a new value must exceed, and `insert`, which replaces the
+  // least value. A small top-k is kept in registers: inserts depend on one another, and a round trip through
+  // memory would take most of their time.
   template <int N>
   struct InRegisters {
     const TopK& top;
     vf values[N];
-    float least, bar;
+    float least, threshold;
 
     explicit InRegisters(const TopK& top) : top(top) {
       for (int v = 0; v < N; ++v) values[v] = top.vector(v * W);
-      bar = least = least_of(values);
+      threshold = least = least_of(values);
     }
 
-    // Of a new row most values need not be looked at one by one: `count` of them reach the least of as many maxima
-    // over disjoint parts.
-    void raise_bar(const float* row, int64_t n) {
+    // Lets the scan skip most values of a new row: at least `count` of them are no smaller than the least of
+    // `count` maxima over disjoint parts of the row.
+    void raise_threshold(const float* row, int64_t n) {
       if (least != 0 || n < 2 * N * W) return;
       vf maxima[N] = {};
       for (int64_t t = 0; t + N * W <= n; t += N * W)
         for (int v = 0; v < N; ++v) maxima[v] = vmax(load(row + t + v * W), maxima[v]);
-      bar = just_below(N == 1 ? reached(maxima[0]) : least_of(maxima));
+      threshold = just_below(N == 1 ? least_of_parts(maxima[0]) : least_of(maxima));
     }
 
-    LIMELIGHT_INLINE void put(float x, int64_t at) {
-      int place = 0;
+    LIMELIGHT_INLINE void insert(float x, int64_t new_key) {
+      int slot = 0;
       for (int v = N - 1; v >= 0; --v)
-        if (const uint32_t equal = lane_bits(values[v] == least)) place = v * W + __builtin_ctz(equal);
-      for (int v = 0; v < N; ++v) values[v] = select(iota() + v * W == place, splat(x), values[v]);
-      top.key[place] = at;
+        if (const uint32_t equal = lane_bits(values[v] == least)) slot = v * W + __builtin_ctz(equal);
+      for (int v = 0; v < N; ++v) values[v] = select(iota() + v * W == slot, splat(x), values[v]);
+      top.key[slot] = new_key;
       least = least_of(values);
-      bar = least > bar ? least : bar;
+      threshold = least > threshold ? least : threshold;
     }
 
     void save() const {
@@ -82,63 +82,64 @@ struct TopK {
         if (top.count > v * W) store_some(top.value + v * W, values[v], top.count - v * W);
     }
 
+    // Merges maxima as long as at least `count` remain, and returns the least.
     template <int parts = W>
-    float reached(vf maxima) const {
+    float least_of_parts(vf maxima) const {
       if constexpr (parts > 1)
-        if (parts / 2 >= top.count) return reached<parts / 2>(vmax(maxima, exchange<parts / 2>(maxima)));
+        if (parts / 2 >= top.count) return least_of_parts<parts / 2>(vmax(maxima, exchange<parts / 2>(maxima)));
       return hmin(maxima);
     }
   };
 
   struct InMemory {
     const TopK& top;
-    float bar;
+    float threshold;
 
     explicit InMemory(const TopK& top) : top(top) { update(); }
-    void raise_bar(const float*, int64_t) const {}
-    void put(float x, int64_t at) {
-      int64_t place = 0;
-      while (top.value[place] != bar) ++place;
-      top.value[place] = x, top.key[place] = at;
+    void raise_threshold(const float*, int64_t) const {}
+    void insert(float x, int64_t new_key) {
+      int64_t slot = 0;
+      while (top.value[slot] != threshold) ++slot;
+      top.value[slot] = x, top.key[slot] = new_key;
       update();
     }
     void save() const {}
 
     void update() {
-      vf rest = splat(kInfinity);
-      for (int64_t t = 0; t < top.count; t += W) rest = vmin(top.vector(t), rest);
-      bar = hmin(rest);
+      vf least = splat(kInfinity);
+      for (int64_t t = 0; t < top.count; t += W) least = vmin(top.vector(t), least);
+      threshold = hmin(least);
     }
   };
 
-  template <class Held>
-  static void offer_to(Held held, const float* row, int64_t n, int64_t j0) {
-    held.raise_bar(row, n);
+  template <class Storage>
+  static void offer_to(Storage storage, const float* row, int64_t n, int64_t j0) {
+    storage.raise_threshold(row, n);
     int64_t t = 0;
     for (; t + kBatch * W <= n; t += kBatch * W) {
-      vi above = load(row + t) > held.bar;
+      vi above = load(row + t) > storage.threshold;
 #pragma GCC unroll 16
-      for (int u = 1; u < kBatch; ++u) above |= load(row + t + u * W) > held.bar;
-      if (any_lane(above)) take(row, t, kBatch, j0, held);
+      for (int u = 1; u < kBatch; ++u) above |= load(row + t + u * W) > storage.threshold;
+      if (any_lane(above)) insert_above(row, t, kBatch, j0, storage);
     }
-    if (t < n) take(row, t, (n - t) / W, j0, held);
-    held.save();
+    if (t < n) insert_above(row, t, (n - t) / W, j0, storage);
+    storage.save();
   }
 
-  // Those of `vectors` from row[t] that exceed the bar. One word for many, because every test that may go either
-  // way costs more than a comparison.
-  template <class Held>
-  static void take(const float* row, int64_t t, int64_t vectors, int64_t j0, Held& held) {
+  // Inserts the values above the threshold among `vectors` vectors from row[t]. Their comparisons are collected in
+  // one word, because an unpredictable branch costs more than a comparison.
+  template <class Storage>
+  static void insert_above(const float* row, int64_t t, int64_t vectors, int64_t j0, Storage& storage) {
     uint64_t above = 0;
     for (int64_t u = 0; u < vectors; ++u)
-      above |= static_cast<uint64_t>(lane_bits(load(row + t + u * W) > held.bar)) << u * W;
+      above |= static_cast<uint64_t>(lane_bits(load(row + t + u * W) > storage.threshold)) << u * W;
     for (; above; above &= above - 1) {
       const int64_t at = t + __builtin_ctzll(above);
-      if (row[at] > held.bar) held.put(row[at], j0 + at);  // it may have risen since
+      if (row[at] > storage.threshold) storage.insert(row[at], j0 + at);  // the threshold may have risen since
     }
   }
 
-  // Values t … t + W, +∞ where there are no more.
+  // Values t … t + W, padded with +∞.
   vf vector(int64_t t) const {
     if (t + W <= count) return load(value + t);
     return select(iota() < static_cast<int32_t>(count - t), load_partial(value + t, count - t), splat(kInfinity));

@@ -1,5 +1,5 @@
-// Activations of feed-forward layers, forward and backward: memory-bound, where the library functions that they
-// replace are bound by arithmetic.
+// Activations of feed-forward layers, forward and backward: memory-bound, while the library functions they replace
+// are compute-bound.
 #include <algorithm>
 
 #include "entry_points.h"
@@ -31,7 +31,7 @@ LIMELIGHT_INLINE Dual gelu_tanh(vf x) {
   return {x * sigma, sigma + x * sigma * (1.0f - sigma) * inner};
 }
 
-// x·Φ(x), Φ by erfc(u) = e^(−u²)·t·P(t), t = 1/(1 + 0.4u), u = |x|/√2; Φ is off by at most 8e-8.
+// x·Φ(x), with Φ from erfc(u) = e^(−u²)·t·P(t), t = 1/(1 + 0.4u), u = |x|/√2; the error of Φ is at most 8e-8.
 LIMELIGHT_INLINE Dual gelu(vf x) {
   const vf magnitude = vabs(x);
   const vf t = 1.0f / (1.0f + splat(0.28284271247461906f) * magnitude);
@@ -52,7 +52,7 @@ LIMELIGHT_INLINE Dual silu(vf x) {
   return {x * sigma, sigma * (1.0f + x * (1.0f - sigma))};
 }
 
-// `body(at, lanes)` for every vector of [0, count); only the last may have fewer lanes than W.
+// Calls body(at, lanes) for every vector of [0, count); only the last may have fewer lanes than W.
 template <class Body>
 LIMELIGHT_INLINE void for_each_vector(int64_t count, const Body& body) {
   int64_t at = 0;
@@ -80,7 +80,7 @@ bool pointwise(const Activation& call, const Function& function) {
   });
 }
 
-// silu(gate)·up: a row of x, and of its gradient, is gate and then up, `width` values each.
+// silu(gate)·up. A row of x, and of its gradient, holds gate and then up, `width` values each.
 bool gated_activation(const Activation& call) {
   const int64_t width = call.width, step = std::max<int64_t>(1, kValuesPerJob / std::max<int64_t>(1, width));
   return parallel((call.rows + step - 1) / step, thread_limit(), [&](int64_t job, int) {

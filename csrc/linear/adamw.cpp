@@ -1,5 +1,5 @@
-// AdamW over all parameters of a model at once, and the norm of all gradients: in small models a call for each
-// tensor costs more than the arithmetic.
+// AdamW over all parameters of a model at once, and the sum of squares of all gradients: in small models the calls
+// for each tensor cost more than the arithmetic.
 #include <cmath>
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace limelight::LIMELIGHT_ISA {
 namespace {
 
 constexpr int64_t kUpdatesPerJob = 1 << 14;
-constexpr double kUpdatesPerThread = 3.0 * kUpdatesPerJob;  // updates that pay for waking another thread
+constexpr double kUpdatesPerThread = 3.0 * kUpdatesPerJob;  // updates worth waking another thread for
 
 struct Chunk {
   const Parameter* parameter;
@@ -26,7 +26,7 @@ std::vector<Chunk> chunks_of(const Parameter* parameters, int64_t count) {
   return chunks;
 }
 
-// body(chunk, its index) for all chunks, in parallel.
+// Calls body(chunk, its index) for all chunks, in parallel.
 template <class Body>
 bool for_each(const std::vector<Chunk>& chunks, const Body& body) {
   double updates = 0;
@@ -48,7 +48,7 @@ LIMELIGHT_INLINE vf square_root(vf x) {
 bool sum_squares(const Parameter* parameters, int64_t count, double& total) {
   const std::vector<Chunk> chunks = chunks_of(parameters, count);
   std::vector<double> sums(chunks.size());
-  const bool done = for_each(chunks, [&](const Chunk& chunk, size_t job) {
+  const bool finished = for_each(chunks, [&](const Chunk& chunk, size_t job) {
     const float* grad = chunk.parameter->grad;
     vf sum[4] = {};
     int64_t t = chunk.begin;
@@ -65,7 +65,7 @@ bool sum_squares(const Parameter* parameters, int64_t count, double& total) {
   });
   total = 0;
   for (const double sum : sums) total += sum;  // in a fixed order: the same bits for any number of threads
-  return done;
+  return finished;
 }
 
 bool adamw(const AdamWStep& call) {

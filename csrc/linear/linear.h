@@ -16,7 +16,7 @@ struct SkinnyGemm {
 
 enum class ActivationKind : int32_t { gelu, gelu_tanh, swiglu };
 
-// out = f(x), or with `grad` out = grad · f'(x). swiglu takes rows of 2·width, gate then up, to rows of width.
+// out = f(x), or with `grad` out = grad · f'(x). swiglu maps rows of 2·width, gate then up, to rows of width.
 struct Activation {
   ActivationKind kind = ActivationKind::gelu;
   const float* x = nullptr;

@@ -1,11 +1,11 @@
-// The optimiser's view of a model.
+// The parameters and settings of an optimiser step.
 #pragma once
 
 #include <cstdint>
 
 namespace limelight {
 
-// A tensor in training; float32, contiguous.
+// A tensor being trained; float32, contiguous.
 struct Parameter {
   float* weight = nullptr;
   const float* grad = nullptr;

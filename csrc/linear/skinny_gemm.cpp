@@ -1,7 +1,7 @@
 // y = x·Wᵀ + bias for a skinny x: every projection of a model that generates one token at a time.
 //
-// Bound by memory: each weight is read once for all rows. Weights are stored output by output, so a thread reads
-// consecutive memory. How the work is cut changes no sum: the same bits with any number of threads.
+// Memory-bound: each weight is read once for all rows. Weights are stored output by output, so a thread reads
+// consecutive memory. How the work is divided changes no sum, so the result is the same for any number of threads.
 #include <algorithm>
 
 #include "entry_points.h"
@@ -11,11 +11,11 @@
 namespace limelight::LIMELIGHT_ISA {
 namespace {
 
-constexpr int64_t kWeightsPerJob = 1 << 15;  // about: 128 KB
-constexpr double kReadsPerThread = 2.5e4;    // weights that pay for waking another thread
-constexpr int kPair = 2;                     // outputs at a time: memory is then read almost in order
+constexpr int64_t kWeightsPerJob = 1 << 15;  // about 128 KB
+constexpr double kReadsPerThread = 2.5e4;    // weights worth waking another thread for
+constexpr int kPair = 2;                     // outputs at a time, so that memory is read almost in order
 
-// lanes[r·W + t] = x row r · weight row t, still spread over the lanes, for `Rows` rows and two outputs
+// lanes[r·W + t] = x row r · weight row t, not yet summed over the lanes, for `Rows` rows and two outputs.
 template <int Rows>
 LIMELIGHT_INLINE void dot_pair(const SkinnyGemm& call, const float* x, const float* first, const float* second,
                                vf* lanes) {
@@ -46,13 +46,13 @@ LIMELIGHT_INLINE void dot_pair(const SkinnyGemm& call, const float* x, const flo
     }
 }
 
-// Outputs o … o + W − 1 (as many as there are) of `Rows` rows.
+// Outputs o … o + count of `Rows` rows; count ≤ W.
 template <int Rows>
 void output_vector(const SkinnyGemm& call, int64_t row, int64_t o, int64_t count) {
   const float* x = call.x + row * call.channels;
   vf lanes[Rows * W];
   for (int64_t t = 0; t < W; t += kPair) {
-    // Beyond the last output the last one is read again, and its sum dropped.
+    // Beyond the last output the last one is read again and the result discarded.
     const float* weight = call.weight + (o + std::min(t, count - 1)) * call.channels;
     const float* next = call.weight + (o + std::min(t + 1, count - 1)) * call.channels;
     dot_pair<Rows>(call, x, weight, next, lanes + t);

@@ -1,4 +1,4 @@
-// What the kernels ask of a mask, besides the `tile_cover` and `row_bits` of masks/rules.h.
+// Queries of a mask by the kernels, besides `tile_cover` and `row_bits` of masks/rules.h.
 #pragma once
 
 #include "masks/rules.h"
@@ -6,12 +6,12 @@
 
 namespace limelight::LIMELIGHT_ISA {
 
-// The keys that queries i0 … i1 can see.
+// A range that holds all keys that queries i0 … i1 can see.
 inline Range key_range(const MaskNode& m, const Extent& x, int64_t i0, int64_t i1) {
   return linked_range<Axis::keys>(m, x, i0, i1);
 }
 
-// The queries that can see any of keys j0 … j1.
+// A range that holds all queries that can see any of keys j0 … j1.
 inline Range query_range(const MaskNode& m, const Extent& x, int64_t j0, int64_t j1) {
   return linked_range<Axis::queries>(m, x, j0, j1);
 }

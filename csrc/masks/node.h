@@ -1,4 +1,4 @@
-// A mask as the kernels hold it: the rules of a program, each a node that names its parts.
+// A mask as the kernels evaluate it: a tree of nodes, one for each rule of a program.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace limelight {
 
 enum class Rule : int64_t;  // masks/rules.h lists them
 
-// Stands for "no limit". Positions are far below it, and sums of two such numbers do not overflow.
+// Means "no limit". Positions are far below it, and the sum of two such limits does not overflow.
 inline constexpr int64_t kUnlimited = int64_t{1} << 61;
 
 struct MaskNode {
@@ -20,7 +20,7 @@ struct MaskNode {
   int64_t size[4], stride[4];         // Blocks: size = heads rows columns; Dense: the strides
   int64_t block_rows, block_columns;  // Blocks: queries and keys of a block
   int64_t count;                      // Documents, Without
-  const MaskNode *first, *second;     // And, Or, Not (first); first: the rule inside Documents, or null
+  const MaskNode *first, *second;     // And, Or; Not: first; Documents: first is the rule inside, or null
 };
 
 // A compiled mask: nodes[0] is the root; no nodes means that everything is allowed.
@@ -31,8 +31,8 @@ struct Mask {
   explicit operator bool() const { return count != 0; }
 };
 
-// The call that a rule sees: a batch row and a head (or how many there are, while a program is read), and the
-// numbers of queries and keys.
+// The call that a rule is evaluated for: a batch row and a head (or their counts, while a program is read), and
+// the numbers of queries and keys.
 struct Extent {
   int64_t b, h, i, j;
 };

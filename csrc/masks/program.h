@@ -1,4 +1,4 @@
-// From the program that ops/masks/ writes to the nodes that the kernels ask.
+// The program that ops/masks/ writes, and the nodes that the kernels evaluate.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@ struct MaskTable {
   std::vector<int64_t> size, stride;
 };
 
+// Reads a program into nodes, which it owns.
 class MaskProgram {
  public:
   // Throws std::invalid_argument if the program does not fit its tables or the call (b h i j).

@@ -1,7 +1,7 @@
-// The program of a mask as its rules read it.
+// The reader of a mask program, with which each rule reads its arguments.
 //
-// A mask arrives as whole numbers in prefix order and a list of tables. The file of a rule says what follows its
-// number: <t> is the place of a table in the list, <child> a rule.
+// A program is a list of integers in prefix order and a list of tables. The file of a rule says what follows its
+// code: <t> is the index of a table, <child> a rule.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace limelight {
 
 class MaskReader {
  public:
-  // `nodes` has room for as many as the program has numbers: they point to one another.
+  // `nodes` must have capacity for one node per number of the program, because nodes point to one another.
   MaskReader(const std::vector<int64_t>& program, const std::vector<MaskTable>& tables,
              std::vector<MaskNode>& nodes)
       : program_(program), tables_(tables), nodes_(nodes) {}
@@ -25,9 +25,10 @@ class MaskReader {
   int64_t limit();
   const MaskTable& table(size_t axes, int64_t element);
   const MaskTable& contiguous_table(size_t axes, int64_t element);
-  // A contiguous table of int64, at least `first` long.
-  const MaskTable& int64_table(size_t axes, int64_t first);
-  // The next rule, for as many queries and keys as the extent has (inside documents: those of the longest).
+  // A contiguous table of int64 whose first axis has at least `min_length` entries.
+  const MaskTable& int64_table(size_t axes, int64_t min_length);
+  // The next rule, checked for the queries and keys of the extent (inside Documents: those of the longest
+  // document).
   const MaskNode* rule(const Extent& x);
 
   void check_end() const;

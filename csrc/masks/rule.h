@@ -1,7 +1,8 @@
-// What a rule is asked: how it is read, what it can link, what it leaves of a tile, the bits of a row.
+// The interface of a mask rule: reading it from a program, the range it can link, the cover of a tile, the bits of
+// a row.
 //
-// A tile is none, all, or some; only tiles of the last kind cost work for each element. A rule under
-// Documents works in the coordinates of its document, hence the Extent that every function takes.
+// A rule allows none, some or all of a tile; only "some" costs work per element. A rule inside Documents works in
+// the coordinates of one document, hence the Extent that every function takes.
 #pragma once
 
 #include "masks/reader.h"
@@ -26,9 +27,9 @@ struct Tile {
 enum class Axis { queries, keys };
 
 inline constexpr int64_t kWordKeys = 64;
-inline constexpr int64_t kMaxWords = 32;  // widest tile of row_bits: 2048 keys
+inline constexpr int64_t kMaxWords = 32;  // the most that row_bits writes: 2048 keys
 
-// Bits low ≤ t < high of the words, all others 0.
+// Sets bits low ≤ t < high of the words and clears all others.
 inline void fill_bits(uint64_t* words, int64_t count, int64_t low, int64_t high) {
   low = imax(low, 0), high = imin(high, count);
   for (int64_t w = 0; w * kWordKeys < count; ++w) {
@@ -37,23 +38,22 @@ inline void fill_bits(uint64_t* words, int64_t count, int64_t low, int64_t high)
   }
 }
 
-// These three ask the rule of a node for its `range`, `cover` and `bits`, which is how rules ask those inside of
-// them; masks/rules.h defines them.
+// These three call `range`, `cover` and `bits` of a node's rule. They are declared here so that a rule can call
+// those of its children; masks/rules.h defines them.
 
-// What positions begin ≤ t < end of the other axis can be linked to on axis `To` lies in this interval (it may
-// hold others too).
+// A range on axis `To` that holds every position linked to any of begin ≤ t < end on the other axis. It may hold
+// others too.
 template <Axis To>
 inline Range linked_range(const MaskNode& m, const Extent& x, int64_t begin, int64_t end);
 
-// What the rule leaves of a tile.
+// How much of a tile the rule allows.
 inline Cover tile_cover(const MaskNode& m, const Extent& x, const Tile& t);
 
-// Bit t of the words says whether query i may see key j0 + t, for t < count ≤ kMaxWords·64; the bits after
-// them are 0.
+// Bit t of the words says whether query i may see key j0 + t, for t < count ≤ kMaxWords·64; later bits are 0.
 inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, int64_t count, uint64_t* words);
 
-// The base of every rule. A rule defines `read`, which fills its node or refuses what does not fit a call of b
-// batch rows and h heads, `cover` and `bits`, and `range` where it can narrow the keys or the queries.
+// The base of every rule. A rule defines `read`, which fills its node or refuses arguments that do not fit the
+// call; `cover` and `bits`; and `range` if it can narrow down the keys or the queries.
 struct AnyRule {
   template <Axis To>
   static Range range(const MaskNode&, const Extent& x, int64_t, int64_t) {

@@ -1,6 +1,6 @@
-// The table of all rules, and the question put to the rule of a node.
+// The table of all rules, and the dispatch to the rule of a node.
 //
-// A rule has the number and the name of its class in ops/masks/; its file says the rest.
+// A rule has the code and the name of its class in ops/masks/; its file documents its arguments.
 #pragma once
 
 #include "masks/rules/anchors.h"
@@ -28,7 +28,7 @@
 
 namespace limelight {
 
-#define LIMELIGHT_ENUMERATOR(number, Class) Class = number,
+#define LIMELIGHT_ENUMERATOR(code, Class) Class = code,
 enum class Rule : int64_t { LIMELIGHT_MASK_RULES(LIMELIGHT_ENUMERATOR) };
 #undef LIMELIGHT_ENUMERATOR
 
@@ -38,19 +38,19 @@ namespace limelight::LIMELIGHT_ISA {
 
 inline bool is_rule(Rule rule) {
   switch (rule) {
-#define LIMELIGHT_CASE(number, Class) case Rule::Class:
+#define LIMELIGHT_CASE(code, Class) case Rule::Class:
     LIMELIGHT_MASK_RULES(LIMELIGHT_CASE) return true;
 #undef LIMELIGHT_CASE
   }
   return false;
 }
 
-// ask(Class{}), with the class of a rule: a switch whose cases the compiler can inline. It must be a rule.
-template <class Ask>
-LIMELIGHT_INLINE auto with_class(Rule rule, const Ask& ask) {
+// Calls body(Class{}) with the class of a rule, which is_rule must hold for. The compiler can inline the cases.
+template <class Body>
+LIMELIGHT_INLINE auto dispatch_rule(Rule rule, const Body& body) {
   switch (rule) {
-#define LIMELIGHT_CASE(number, Class) \
-  case Rule::Class: return ask(Class{});
+#define LIMELIGHT_CASE(code, Class) \
+  case Rule::Class: return body(Class{});
     LIMELIGHT_MASK_RULES(LIMELIGHT_CASE)
 #undef LIMELIGHT_CASE
   }
@@ -59,15 +59,15 @@ LIMELIGHT_INLINE auto with_class(Rule rule, const Ask& ask) {
 
 template <Axis To>
 inline Range linked_range(const MaskNode& m, const Extent& x, int64_t begin, int64_t end) {
-  return with_class(m.rule, [&]<class R>(R) { return R::template range<To>(m, x, begin, end); });
+  return dispatch_rule(m.rule, [&]<class R>(R) { return R::template range<To>(m, x, begin, end); });
 }
 
 inline Cover tile_cover(const MaskNode& m, const Extent& x, const Tile& t) {
-  return with_class(m.rule, [&]<class R>(R) { return R::cover(m, x, t); });
+  return dispatch_rule(m.rule, [&]<class R>(R) { return R::cover(m, x, t); });
 }
 
 inline void row_bits(const MaskNode& m, const Extent& x, int64_t i, int64_t j0, int64_t count, uint64_t* words) {
-  return with_class(m.rule, [&]<class R>(R) { R::bits(m, x, i, j0, count, words); });
+  return dispatch_rule(m.rule, [&]<class R>(R) { R::bits(m, x, i, j0, count, words); });
 }
 
 }  // namespace limelight::LIMELIGHT_ISA

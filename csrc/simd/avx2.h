@@ -15,7 +15,7 @@ using vi = Vectors<W>::i32;
 using vu = Vectors<W>::u32;
 using vh = Vectors<W>::u16;
 
-// GCC makes two instructions of a > b ? a : b.
+// GCC compiles a > b ? a : b to two instructions.
 LIMELIGHT_INLINE vf vmax(vf a, vf b) { return (vf)_mm256_max_ps((__m256)a, (__m256)b); }
 
 LIMELIGHT_INLINE bool any_lane(vi v) { return !_mm256_testz_si256((__m256i)v, (__m256i)v); }

@@ -1,5 +1,5 @@
-// AVX-512 F, BW, VL, DQ: 32 registers of 16 floats. The zero-masked forms keep GCC 12 from finding its own header
-// uninitialised.
+// AVX-512 F, BW, VL, DQ: 32 registers of 16 floats. The zero-masked intrinsics avoid false -Wmaybe-uninitialized
+// warnings of GCC 12 about its own header.
 #pragma once
 
 #include <immintrin.h>

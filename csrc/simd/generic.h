@@ -1,5 +1,5 @@
-// Any CPU: vectors that the compiler maps to what there is. -DLIMELIGHT_LANES=16 makes the twin of AVX-512 that
-// runs everywhere.
+// Any CPU: the compiler maps these vectors to the registers it has. With -DLIMELIGHT_LANES=16 they have the shape
+// of AVX-512 and run everywhere.
 #pragma once
 
 #include <cstring>
@@ -46,7 +46,8 @@ LIMELIGHT_INLINE vf widen(vh bits, f16) {
 
 LIMELIGHT_INLINE vh narrow(vf x, f16) {
   const vu u = (vu)x, sign = (u >> 16) & 0x8000u, body = u & 0x7fffffffu;
-  // Adding 2^(e) aligned to the half's last bit lets the float adder round to nearest even.
+  // Subnormal halves: adding 0.5 aligns the last bit of the half with that of the float, so that the addition
+  // rounds to nearest even.
   const vu normal = (body - 0x38000000u + 0xfffu + ((body >> 13) & 1u)) >> 13;
   const vu tiny = (vu)((vf)body + 0.5f) - 0x3f000000u;
   const vu infinite = 0x7c00u - vu{}, nan = 0x7e00u - vu{};

@@ -17,7 +17,7 @@ using vi = Vectors<W>::i32;
 using vu = Vectors<W>::u32;
 using vh = Vectors<W>::u16;
 
-// Not vmaxq_f32, which gives NaN where either is NaN.
+// Not vmaxq_f32, which returns NaN where either is NaN.
 LIMELIGHT_INLINE vf vmax(vf a, vf b) { return a > b ? a : b; }
 
 LIMELIGHT_INLINE bool any_lane(vi v) { return vmaxvq_u32((uint32x4_t)v) != 0; }

@@ -1,4 +1,4 @@
-// Whole numbers and infinities, in one spelling for all kernels.
+// Integer helpers and infinities for all kernels.
 #pragma once
 
 #include <cstdint>

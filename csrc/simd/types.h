@@ -1,4 +1,4 @@
-// Vectors of a fixed number of lanes, on the compiler's vector extensions.
+// Vectors of a fixed number of lanes, by the compiler's vector extensions.
 #pragma once
 
 #include "simd/scalar.h"
@@ -13,7 +13,7 @@ struct Vectors {
   typedef uint16_t u16 __attribute__((vector_size(Lanes * 2)));
 };
 
-// Half precision in memory.
+// Half-precision numbers as stored in memory.
 struct bf16 {
   uint16_t bits;
 };

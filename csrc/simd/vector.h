@@ -1,17 +1,17 @@
-// The vector type of all kernels: what the file of an instruction set defines, and what is built on it.
+// The vectors of all kernels, on top of the header of an instruction set.
 //
-// A build is made with -DLIMELIGHT_ISA=<name> -DLIMELIGHT_SIMD="simd/<name>.h". That file defines
+// A build is compiled with -DLIMELIGHT_ISA=<name> -DLIMELIGHT_SIMD="simd/<name>.h". That header defines
 //
-//     W                       floats of a vector
-//     MR                      rows of a register block: MR × 2 accumulators, and operands, fit the registers
+//     W                       floats per vector
+//     MR                      rows of a register block: MR × 2 accumulators and the operands fit the registers
 //     vf vi vu vh             vectors of W float, int32, uint32, uint16
 //     vmax(a, b)              the larger one; b where either is NaN
-//     any_lane(v)             whether any lane is not 0
-//     lane_bits(v)            one bit a lane; lanes are 0 or −1
-//     widen(bits, f16{})      float16 to float32, and narrow(x, f16{}) back, to nearest even
+//     any_lane(v)             whether any lane is nonzero
+//     lane_bits(v)            one bit per lane; lanes are 0 or −1
+//     widen(bits, f16{})      float16 to float32; narrow(x, f16{}) back, to nearest even
 //
-// Every build compiles this header anew, in a namespace of its own, so that no inline function of one build can
-// stand in for that of another.
+// Every build compiles this header in a namespace of its own, so that the linker cannot replace an inline function
+// of one build by that of another.
 #pragma once
 
 #include <cstring>
@@ -25,7 +25,7 @@ namespace limelight::LIMELIGHT_ISA {
 inline constexpr int NR = 2 * W;  // columns of a register block
 
 inline constexpr int64_t kLineBytes = 64;  // of a cache line
-inline constexpr int64_t kAhead = 8;       // rows to prefetch ahead of the one in hand
+inline constexpr int64_t kAhead = 8;       // rows to prefetch ahead of the current one
 
 LIMELIGHT_INLINE vf splat(float x) { return x - vf{}; }
 LIMELIGHT_INLINE vi splat_i(int32_t x) { return x - vi{}; }
@@ -47,10 +47,10 @@ LIMELIGHT_INLINE vi iota() {
   return v;
 }
 
-LIMELIGHT_INLINE vf select(vi which, vf yes, vf no) { return which ? yes : no; }
+LIMELIGHT_INLINE vf select(vi condition, vf yes, vf no) { return condition ? yes : no; }
 LIMELIGHT_INLINE vf vabs(vf x) { return (vf)((vi)x & 0x7fffffff); }
 
-// Lane t ^ step in place of each lane t.
+// Exchanges lanes t and t ^ step.
 template <int step>
 LIMELIGHT_INLINE vf exchange(vf v) {
 #ifdef __clang__
@@ -77,8 +77,8 @@ LIMELIGHT_INLINE float hmax(vf v) {
   return combined(v, [](vf a, vf b) { return vmax(a, b); });
 }
 
-// 2^x within 1.7e-7 for x ≤ 127, of N vectors side by side: their chains of dependent steps overlap.
-// Below −127 exactly 0 (so −inf gives 0); NaN stays NaN.
+// 2^x to a relative error of 1.7e-7 for x ≤ 127, on N vectors at once so that their dependency chains overlap.
+// Exactly 0 below −127 (so −inf gives 0); NaN stays NaN.
 template <int N>
 LIMELIGHT_INLINE void exp2(vf (&x)[N]) {
 #define LIMELIGHT_EACH _Pragma("GCC unroll 8") for (int n = 0; n < N; ++n)
@@ -97,15 +97,14 @@ LIMELIGHT_INLINE void exp2(vf (&x)[N]) {
 #undef LIMELIGHT_EACH
 }
 LIMELIGHT_INLINE vf exp2(vf x) {
-  vf one[1] = {x};
-  exp2(one);
-  return one[0];
+  vf single[1] = {x};
+  exp2(single);
+  return single[0];
 }
 
 // tanh to float accuracy, by expm1(2|x|)/(expm1(2|x|) + 2), which loses nothing near 0.
 LIMELIGHT_INLINE vf tanh(vf x) {
-  const vf size = vabs(x);
-  vf y = size * splat(2.885390081777927f);  // 2·log2(e)
+  vf y = vabs(x) * splat(2.885390081777927f);  // 2·log2(e)
   const vf ceiling = splat(32.0f);
   y = y > ceiling ? ceiling : y;
   const vf magic = splat(12582912.0f + 127.0f);
@@ -118,8 +117,8 @@ LIMELIGHT_INLINE vf tanh(vf x) {
   p = p * f + splat(5.5503324e-2f);
   p = p * f + splat(2.4022648e-1f);
   p = p * f + splat(6.9314720e-1f);
-  const vf grown = p * f * power + (power - 1.0f);
-  const vf result = grown / (grown + 2.0f);
+  const vf expm1 = p * f * power + (power - 1.0f);
+  const vf result = expm1 / (expm1 + 2.0f);
   return (vf)((vi)result | ((vi)x & (int32_t)0x80000000));
 }
 
@@ -169,7 +168,7 @@ LIMELIGHT_INLINE void store_some(T* p, vf v, int64_t left) {
   left < W ? store_partial(p, v, left) : store(p, v);
 }
 
-// Calls `body` with a null pointer of the type that `dtype` names: T* → the row readers and writers.
+// Calls body with a null pointer of type T*, where T is the element type of `dtype`.
 template <class Body>
 LIMELIGHT_INLINE void dispatch_dtype(Dtype dtype, Body&& body) {
   switch (dtype) {
@@ -179,7 +178,7 @@ LIMELIGHT_INLINE void dispatch_dtype(Dtype dtype, Body&& body) {
   }
 }
 
-// Rows that lie far apart are more streams than the hardware prefetcher follows.
+// For rows far apart in memory, which are more streams than the hardware prefetcher tracks.
 template <class T>
 LIMELIGHT_INLINE void prefetch_row(const T* from, int64_t count) {
   for (int64_t t = 0; t < count; t += kLineBytes / static_cast<int64_t>(sizeof(T))) __builtin_prefetch(from + t);
@@ -205,7 +204,7 @@ LIMELIGHT_INLINE void store_row(const float* from, T* into, int64_t count, float
   if (t < count) store_partial(into + t, load_partial(from + t, count - t) * factor, count - t);
 }
 
-// Whether no number of a row is infinite or NaN.
+// Whether no element of a row is infinite or NaN.
 template <class T>
 LIMELIGHT_INLINE bool is_finite_row(const T* from, int64_t count) {
   vf sum{};  // stays 0: only infinity and NaN times 0 are not 0
@@ -218,17 +217,17 @@ LIMELIGHT_INLINE vf finite_or_zero(vf x) { return select(x - x == vf{}, x, vf{})
 
 // --- transposing W × W in registers ------------------------------------------------------------------
 
-// How a vector is put together from the lanes of a (0 … W−1) and b (W … 2W−1). Lanes go in quarters of four,
-// within which shuffles are cheapest.
+// How a vector is combined from the lanes of a (0 … W−1) and b (W … 2W−1). The first four shuffle within groups of
+// four lanes, which is cheapest.
 enum class Mix { low, high, low_pairs, high_pairs, low_fours, high_fours, low_eights, high_eights };
 
 constexpr int mixed_lane(Mix mix, int c) {
-  const int quarter = c / 4 * 4, place = c % 4;
+  const int group = c / 4 * 4, lane = c % 4;
   switch (mix) {
-    case Mix::low: return quarter + place / 2 + c % 2 * W;       // a0 b0 a1 b1
-    case Mix::high: return quarter + place / 2 + c % 2 * W + 2;  // a2 b2 a3 b3
-    case Mix::low_pairs: return place < 2 ? c : W + c - 2;       // a0 a1 b0 b1
-    case Mix::high_pairs: return place < 2 ? c + 2 : W + c;      // a2 a3 b2 b3
+    case Mix::low: return group + lane / 2 + c % 2 * W;       // a0 b0 a1 b1
+    case Mix::high: return group + lane / 2 + c % 2 * W + 2;  // a2 b2 a3 b3
+    case Mix::low_pairs: return lane < 2 ? c : W + c - 2;     // a0 a1 b0 b1
+    case Mix::high_pairs: return lane < 2 ? c + 2 : W + c;    // a2 a3 b2 b3
     case Mix::low_fours: return c & 4 ? W + c - 4 : c;
     case Mix::high_fours: return c & 4 ? W + c : c + 4;
     case Mix::low_eights: return c & 8 ? W + c - 8 : c;

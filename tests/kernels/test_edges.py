@@ -1,4 +1,4 @@
-"""Numbers at the edge of what a kernel may meet: NaN behind a mask, huge scores, views, no rows."""
+"""Edge cases of the kernels: NaN behind a mask, huge scores, negated views, empty axes."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ def test_nan_behind_a_mask_reaches_no_gradient(n: int) -> None:
     q, k, v = (torch.randn(1, 2, n, 16) for _ in range(3))
     for x in (q, k, v):
         x[:, :, -5:] = torch.nan
-    kept = n - 5
-    mask = ll.documents(
-        [kept, 5]
-    )  # queries with NaN see only keys with NaN, and the other way round
+    finite = n - 5
+    mask = ll.documents([finite, 5])  # queries with NaN see exactly the keys with NaN
     leaves = [x.requires_grad_() for x in (q, k, v)]
-    ll.attend(*leaves, mask=mask)[:, :, :kept].sum().backward()
-    short = [x.detach()[:, :, :kept].clone().requires_grad_() for x in leaves]
+    ll.attend(*leaves, mask=mask)[:, :, :finite].sum().backward()
+    short = [x.detach()[:, :, :finite].clone().requires_grad_() for x in leaves]
     ll.attend(*short).sum().backward()
-    for one, other in zip(leaves, short, strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        torch.testing.assert_close(one.grad[:, :, :kept], other.grad, rtol=1e-4, atol=1e-5)
+    for masked, expected in zip(leaves, short, strict=True):
+        assert masked.grad is not None
+        assert expected.grad is not None
+        torch.testing.assert_close(masked.grad[:, :, :finite], expected.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("heads", [1, 64])
-def test_a_hundred_thousand_equal_scores_give_the_mean(heads: int) -> None:
+def test_100_000_equal_scores_give_the_mean(heads: int) -> None:
     torch.manual_seed(0)
     j = 100_000
     q, k = torch.zeros(1, heads, 1, 8), torch.zeros(1, 1, j, 8).expand(1, heads, j, 8)
@@ -53,24 +51,24 @@ LOWEST = torch.finfo(torch.float32).min
 
 @pytest.mark.parametrize("low", [-1e4, -1e9, -1e30, LOWEST])
 @pytest.mark.parametrize("i", [1, 90])
-def test_rows_of_very_low_scores_are_softmax_as_well(low: float, i: int) -> None:
+def test_rows_of_very_low_scores_match_eager_softmax(low: float, i: int) -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(1, 2, i, 8), torch.randn(1, 2, 90, 8), torch.randn(1, 2, 90, 8)
     bias = torch.full((i, 90), low)
-    found = [x.clone().requires_grad_() for x in (q, k, v)]
-    plain = [x.clone().requires_grad_() for x in (q, k, v)]
-    ours, expected = ll.attend(*found, bias=bias), eager(*plain, bias)
-    torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-3 if low == -1e4 else 1e-6)
-    ours.square().sum().backward()
+    ours = [x.clone().requires_grad_() for x in (q, k, v)]
+    theirs = [x.clone().requires_grad_() for x in (q, k, v)]
+    out, expected = ll.attend(*ours, bias=bias), eager(*theirs, bias)
+    torch.testing.assert_close(out, expected, rtol=1e-3, atol=1e-3 if low == -1e4 else 1e-6)
+    out.square().sum().backward()
     expected.square().sum().backward()
-    for one, other in zip(found, plain, strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-2, atol=2e-3)
+    for our, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(our.grad, their.grad, rtol=1e-2, atol=2e-3)
     seen = ll.attend(q, k, v, bias=bias, lens=ll.Lens(entropy=True, received=True))[1]
     assert seen.received is not None
     torch.testing.assert_close(seen.received.sum(-1), torch.full((1, 2), float(i)))
 
 
-def test_infinity_alone_masks() -> None:
+def test_only_an_infinite_bias_masks() -> None:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 4, 8) for _ in range(3))
     bias = torch.full((4, 4), LOWEST)
@@ -84,7 +82,7 @@ def test_infinity_alone_masks() -> None:
     torch.testing.assert_close(out[3], v[0, 0].mean(0))
 
 
-def test_the_negative_bit_is_read() -> None:
+def test_views_with_the_negative_bit_are_resolved() -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 2, 6, 8)
     negative = torch._neg_view(x)
@@ -117,18 +115,18 @@ def test_the_negative_bit_is_read() -> None:
     assert _kernels.attend_plain(negative, x, x, (), None, False) is None
 
 
-def test_empty_axes_are_served() -> None:
+def test_empty_axes_are_accepted() -> None:
     x = torch.randn(1, 2, 4, 8)
-    sparse = torch.empty(1, 2, 0, 16)[..., ::2]  # empty, and its last axis is not dense
+    strided = torch.empty(1, 2, 0, 16)[..., ::2]  # empty, and its last axis is not dense
     out, lse = torch.empty(1, 2, 0, 8), torch.empty(1, 2, 0)
-    _kernels.forward(sparse, x, x, None, None, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
-    assert ll.attend(sparse, x, x).shape == (1, 2, 0, 8)
-    assert ll.attend(x, sparse, sparse).eq(0).all()
+    _kernels.forward(strided, x, x, None, None, None, None, [], [], 1.0, 0.0, 0.0, 0, out, lse)
+    assert ll.attend(strided, x, x).shape == (1, 2, 0, 8)
+    assert ll.attend(x, strided, strided).eq(0).all()
 
 
-def test_no_query_heads_are_refused_the_short_way_as_the_long_one() -> None:
+def test_zero_query_heads_raise_the_same_error_on_the_fast_and_the_general_path() -> None:
     q, k = torch.randn(1, 0, 4, 8), torch.randn(1, 3, 4, 8)
-    for bias in (None, torch.zeros(4, 4)):
+    for bias in (None, torch.zeros(4, 4)):  # a bias takes the general path
         with pytest.raises(ll.LimelightError, match="expected a number that divides query's h = 0"):
             ll.attend(q, k, k, bias=bias)
 

@@ -19,10 +19,10 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(8)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-assert len(results) == 8 and all(torch.equal(one, results[0]) for one in results)
+assert len(results) == 8 and all(torch.equal(result, results[0]) for result in results)
 """
 
 
-def test_the_first_import_by_several_threads_at_once() -> None:
+def test_several_threads_can_import_and_call_at_once() -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "2"}
     subprocess.run([sys.executable, "-c", SCRIPT], env=environment, check=True, timeout=300)

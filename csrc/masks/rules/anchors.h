@@ -1,4 +1,5 @@
-// <t: int64, at least J + 1>: how many anchors stand before key j. They see every key, and every query sees them.
+// <t: int64, at least J + 1>: the number of anchors before key j. Anchors see every key, and every query sees
+// them.
 #pragma once
 
 #include "masks/rule.h"

@@ -8,7 +8,7 @@
 namespace limelight::LIMELIGHT_ISA {
 
 struct Band : AnyRule {
-  // A band that is not aligned has its shift in its limits.
+  // The shift of a band that is not aligned is added to its limits.
   static void read(MaskReader& reader, MaskNode& m, const Extent&) {
     m.low = reader.limit(), m.high = reader.limit(), m.aligned = reader.number();
     const int64_t shift = reader.limit();

@@ -1,5 +1,5 @@
-// <t: bool, heads × rows × columns> <queries of a block> <keys of a block>: a layout of blocks for all heads or
-// each.
+// <t: bool, heads × rows × columns> <queries of a block> <keys of a block>: a layout of blocks, one for all heads
+// or one for each.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,14 @@ struct Blocks : AnyRule {
     m.bytes = static_cast<const uint8_t*>(table.data);
     std::copy_n(table.size.begin(), 3, m.size);
     m.block_rows = reader.limit(), m.block_columns = reader.limit();
-    if (m.block_rows < 1 || m.block_columns < 1) reader.refuse("a block is empty");
-    if (m.size[0] != 1 && m.size[0] != x.h) reader.refuse("a layout has other heads");
+    if (m.block_rows < 1 || m.block_columns < 1)
+      reader.refuse("a block has " + std::to_string(m.block_rows) + " queries and " +
+                    std::to_string(m.block_columns) + " keys, expected at least 1");
+    if (m.size[0] != 1 && m.size[0] != x.h)
+      reader.refuse("a layout of blocks has " + std::to_string(m.size[0]) + " heads, expected 1 or " +
+                    std::to_string(x.h));
     if (m.size[1] < ceil_div(x.i, m.block_rows) || m.size[2] < ceil_div(x.j, m.block_columns))
-      reader.refuse("a layout does not cover the call");
+      reader.refuse("a layout of blocks is smaller than the call");
   }
 
   static const uint8_t* layout_of(const MaskNode& m, int64_t h) {

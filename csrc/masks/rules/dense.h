@@ -1,4 +1,4 @@
-// <t: bool, b h i j, any strides>. A byte of it may hold more than 0 and 1.
+// <t: bool, b h i j, any strides>. Any nonzero byte counts as true.
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,9 @@ struct Dense : AnyRule {
     const int64_t expected[4] = {x.b, x.h, x.i, x.j};
     m.bytes = static_cast<const uint8_t*>(table.data);
     for (size_t axis = 0; axis < 4; ++axis) {
-      if (table.size[axis] < expected[axis]) reader.refuse("a dense mask does not cover the call");
+      if (table.size[axis] < expected[axis])
+        reader.refuse("a dense mask has size " + std::to_string(table.size[axis]) + " on axis " +
+                      std::to_string(axis) + ", expected " + std::to_string(expected[axis]));
       m.size[axis] = table.size[axis], m.stride[axis] = table.stride[axis];
     }
   }
@@ -34,7 +36,7 @@ struct Dense : AnyRule {
         for (; t + 8 <= size; t += 8) {
           uint64_t eight;
           std::memcpy(&eight, at + t, 8);
-          // Whatever is not 0 becomes 1, without carries between bytes; then one product gathers eight bits.
+          // Nonzero bytes become 1, without carries between bytes; then one product collects the eight bits.
           constexpr uint64_t kLow = 0x7f7f7f7f7f7f7f7full;
           eight = ((((eight & kLow) + kLow) | eight) & ~kLow) >> 7;
           word |= (eight * 0x0102040810204080ull >> 56) << t;

@@ -8,7 +8,7 @@ namespace limelight::LIMELIGHT_ISA {
 struct Dilated : Band {
   static void read(MaskReader& reader, MaskNode& m, const Extent&) {
     m.step = reader.limit(), m.low = reader.limit(), m.high = reader.limit(), m.aligned = 1;
-    if (m.step < 1) reader.refuse("a step is not positive");
+    if (m.step < 1) reader.refuse("a dilated band has step " + std::to_string(m.step) + ", expected at least 1");
   }
 
   static Cover cover(const MaskNode& m, const Extent& x, const Tile& t) {

@@ -1,5 +1,5 @@
-// <t: int64, 2 × (count + 1)> <0, or 1 and a child>: where each document begins, queries then keys; the child
-// holds inside of each, in its coordinates.
+// <t: int64, 2 × (count + 1)> <0, or 1 and a child>: where each document begins, queries then keys. The child
+// applies inside each document, in its coordinates.
 #pragma once
 
 #include <algorithm>
@@ -14,28 +14,31 @@ struct Documents : AnyRule {
     m.table = static_cast<const int64_t*>(table.data);
     m.count = table.size[1] - 1;
     const int64_t *rows = m.table, *keys = m.table + m.count + 1;
-    if (m.count < 0 || rows[0] || keys[0]) reader.refuse("documents do not begin at 0");
+    if (m.count < 0 || rows[0] || keys[0]) reader.refuse("the first document does not begin at 0");
     Extent longest{x.b, x.h, 0, 0};
     for (int64_t t = 0; t < m.count; ++t) {
       if (rows[t + 1] < rows[t] || keys[t + 1] < keys[t]) reader.refuse("a document has a negative length");
       longest.i = imax(longest.i, rows[t + 1] - rows[t]);
       longest.j = imax(longest.j, keys[t + 1] - keys[t]);
     }
-    if (rows[m.count] != x.i || keys[m.count] != x.j) reader.refuse("documents do not sum up");
+    if (rows[m.count] != x.i || keys[m.count] != x.j)
+      reader.refuse("documents have " + std::to_string(rows[m.count]) + " queries and " +
+                    std::to_string(keys[m.count]) + " keys, expected " + std::to_string(x.i) + " and " +
+                    std::to_string(x.j));
     if (reader.number()) m.first = reader.rule(longest);
   }
 
-  // The document that holds place `at` of the axis whose starts are given. Empty documents hold nothing.
-  static int64_t document_at(const int64_t* starts, int64_t count, int64_t at) {
-    int64_t low = 0, high = count;  // starts[low] ≤ at < starts[high]
+  // The document that holds a position, by the starts of all documents on its axis. Empty documents hold none.
+  static int64_t document_at(const int64_t* starts, int64_t count, int64_t position) {
+    int64_t low = 0, high = count;  // starts[low] ≤ position < starts[high]
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
-      (starts[middle] <= at ? low : high) = middle;
+      (starts[middle] <= position ? low : high) = middle;
     }
     return low;
   }
 
-  // The call that a rule inside of document t sees.
+  // The extent of document t, for the rule inside it.
   static Extent extent_of(const MaskNode& m, const Extent& x, int64_t t) {
     const int64_t *rows = m.table, *keys = m.table + m.count + 1;
     return {x.b, x.h, rows[t + 1] - rows[t], keys[t + 1] - keys[t]};

@@ -1,5 +1,5 @@
-// <t: int64, count × 2>: all but these (query, key), which rise by query, then key, without repeats; pairs outside
-// of the call (or, inside Documents, of the document) forbid nothing.
+// <t: int64, count × 2>: all but these (query, key) pairs, sorted by query, then key, without repeats. Pairs
+// outside the call (inside Documents: outside the document) forbid nothing.
 #pragma once
 
 #include "masks/rule.h"
@@ -9,16 +9,17 @@ namespace limelight::LIMELIGHT_ISA {
 struct Without : AnyRule {
   static void read(MaskReader& reader, MaskNode& m, const Extent&) {
     const MaskTable& table = reader.int64_table(2, 0);
-    if (table.size[1] != 2) reader.refuse("links are not pairs");
+    if (table.size[1] != 2)
+      reader.refuse("a link has " + std::to_string(table.size[1]) + " numbers, expected 2: query and key");
     m.table = static_cast<const int64_t*>(table.data), m.count = table.size[0];
     for (int64_t t = 1; t < m.count; ++t) {
       const int64_t *before = m.table + 2 * (t - 1), *link = m.table + 2 * t;
       if (link[0] < before[0] || (link[0] == before[0] && link[1] <= before[1]))
-        reader.refuse("links do not rise");
+        reader.refuse("links are not sorted, or repeat");
     }
   }
 
-  // The first link that does not come before (i, j).
+  // The index of the first link not before (i, j).
   static int64_t link_at(const MaskNode& m, int64_t i, int64_t j) {
     int64_t low = 0, high = m.count;
     while (low < high) {
@@ -31,7 +32,7 @@ struct Without : AnyRule {
     return low;
   }
 
-  // Goes from row to row by binary search, past the links outside of the tile.
+  // Finds the links of each row by binary search, skipping those outside the tile.
   static Cover cover(const MaskNode& m, const Extent&, const Tile& t) {
     int64_t inside = 0;
     for (int64_t at = link_at(m, t.i0, t.j0); at < m.count && m.table[2 * at] < t.i1;) {

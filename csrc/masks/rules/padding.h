@@ -1,4 +1,5 @@
-// <t: int64, b> <aligned>: how many keys of each batch row are real; aligned: they stand at its end.
+// <t: int64, b> <aligned>: how many keys of each batch row are real; if aligned, the last ones (left padding),
+// else the first.
 #pragma once
 
 #include "masks/rule.h"
