@@ -17,7 +17,7 @@ TARGET = "≥ 1.25x at each point"
 SHAPES = {512: (4, 8), 1024: (2, 8), 2048: (1, 8), 4096: (1, 4)}
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     for causal in (False, True):
         mask = ll.causal() if causal else None
         for n in bench.pick(SHAPES, quick=(512, 2048)):

@@ -1,4 +1,4 @@
-"""bfloat16 storage: does half the traffic leave the arithmetic as fast?"""
+"""bfloat16 storage: is attention as fast as in float32, with half the memory traffic?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TITLE = "bfloat16, full and causal"
 TARGET = "≥ 1.25x at each point"
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     for causal in (False, True):
         mask = ll.causal() if causal else None
         for n in bench.pick(SHAPES, quick=(512, 2048)):
@@ -24,7 +24,7 @@ def ask(bench: Bench) -> list[Target]:
                 Case(
                     f"b{b} h{h} n{n} d64{' causal' if causal else ''}",
                     ours=lambda q=q, k=k, v=v, mask=mask: ll.attend(q, k, v, mask=mask),
-                    peers=peers.everyone(q, k, v, causal=causal),
+                    peers=peers.all_peers(q, k, v, causal=causal),
                     flops=4 * b * h * pairs * 64,
                     tolerance=2e-2,
                 )

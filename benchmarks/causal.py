@@ -1,4 +1,4 @@
-"""Causal float32 attention: is the half that the mask rules out really not paid for?"""
+"""Causal float32 attention: does the half that the mask rules out cost nothing?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TITLE = "causal float32"
 TARGET = "≥ 1.2x at each point, mean ≥ 1.6x"
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     mask = ll.causal()
     for d in bench.pick((32, 64, 128), quick=(64,)):
         for n in bench.pick(SHAPES, quick=(128, 512, 2048)):
@@ -21,7 +21,7 @@ def ask(bench: Bench) -> list[Target]:
                 Case(
                     f"b{b} h{h} n{n} d{d}",
                     ours=lambda q=q, k=k, v=v: ll.attend(q, k, v, mask=mask),
-                    peers=peers.everyone(q, k, v, causal=True, compile_flex=(n, d) == (2048, 64)),
+                    peers=peers.all_peers(q, k, v, causal=True, compile_flex=(n, d) == (2048, 64)),
                     flops=2 * b * h * n * (n + 1) * d,
                 )
             )

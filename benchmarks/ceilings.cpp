@@ -1,5 +1,5 @@
 // The two ceilings of a machine: fused multiply-adds in registers, and bytes read from memory. machine.py compiles
-// this file for the machine that it runs on.
+// this file with -march=native.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -36,21 +36,21 @@ vf chains(int64_t rounds) {
   return x[0];
 }
 
-// Four places side by side and no hints: the fastest of the ways to read that were tried.
+// Four streams side by side without prefetch hints read fastest, by measurement (LIMITS.md).
 vf read_all(const float* from, int64_t count) {
-  constexpr int kPlaces = 4;
-  vf total[2 * kPlaces] = {};
-  const int64_t apart = count / kPlaces;
-  for (int64_t t = 0; t + 2 * W <= apart; t += 2 * W)
-    for (int x = 0; x < kPlaces; ++x) {
-      total[2 * x] += load(from + x * apart + t);
-      total[2 * x + 1] += load(from + x * apart + t + W);
+  constexpr int kStreams = 4;
+  vf total[2 * kStreams] = {};
+  const int64_t stride = count / kStreams;
+  for (int64_t t = 0; t + 2 * W <= stride; t += 2 * W)
+    for (int x = 0; x < kStreams; ++x) {
+      total[2 * x] += load(from + x * stride + t);
+      total[2 * x + 1] += load(from + x * stride + t + W);
     }
-  for (int u = 1; u < 2 * kPlaces; ++u) total[0] += total[u];
+  for (int u = 1; u < 2 * kStreams; ++u) total[0] += total[u];
   return total[0];
 }
 
-// Small jobs even out threads of different speed. What each gives is written, so that none is optimised away.
+// Small jobs balance threads of different speed. Results go to a volatile, so that no job is optimised away.
 template <class Job>
 void run(int threads, int64_t jobs, const Job& job) {
   std::atomic<int64_t> next{0};

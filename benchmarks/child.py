@@ -14,7 +14,7 @@ _START = """
 import json, sys, time, torch
 import limelight as ll
 
-def held(field):
+def process_memory(field):
     for line in open("/proc/self/status"):
         if line.startswith(field):
             return int(line.split()[1]) * 1024
@@ -24,7 +24,10 @@ def held(field):
 
 
 def run(code: str, *arguments: object) -> dict[str, Any]:
-    """What `code` prints as JSON; it has torch, `ll`, its arguments and `held(field)` in bytes."""
+    """What `code` prints, parsed as JSON.
+
+    The code can use torch, `ll`, its arguments in `sys.argv`, and `process_memory(field)` in bytes.
+    """
     process = subprocess.run(
         [sys.executable, "-c", f"{_START}torch.set_num_threads({THREADS})\n{code}",
          *map(str, arguments)],

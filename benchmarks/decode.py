@@ -1,4 +1,4 @@
-"""One new token against a long cache: is the memory the limit, as it should be?"""
+"""One new token against a long cache: is memory bandwidth the limit?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TARGET = "≥ 80% of read bandwidth; ≥ 1.6x (MHA) and ≥ 4x (GQA 32/8)"
 D = 128
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     rows: dict[int, list[Row]] = {32: [], 8: []}
     for g in rows:
         for j in bench.pick((8192, 16384, 32768, 65536), quick=(8192, 32768)):
@@ -59,7 +59,7 @@ def _case(name: str, q: Tensor, k: Tensor, v: Tensor, tolerance: float = 2e-4) -
 
 
 def _stacked(q: Tensor, k: Tensor, v: Tensor) -> Call:
-    """The group's queries as rows of one head: what a caller of SDPA can do for a single token."""
+    """SDPA with a group's queries as rows of one head: possible by hand for a single token."""
     b, h, _, d = q.shape
     rows = q.view(b, k.shape[1], h // k.shape[1], d)
     return lambda: F.scaled_dot_product_attention(rows, k, v).view(b, h, 1, d)

@@ -1,4 +1,4 @@
-"""Dense float32 attention: ahead of every peer at every length and head size?"""
+"""Dense float32 attention: is it ahead of every peer at every length and head size?"""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ TITLE = "dense float32"
 TARGET = "≥ 1.15x at each point, mean ≥ 1.3x; ≥ 75% of FMA peak at n ≥ 2048, d ≥ 64"
 
 SHAPES = {128: (32, 12), 512: (8, 12), 2048: (1, 12), 8192: (1, 4)}
-"""n → b, h: about the same work, so that short sequences come in batches."""
+"""n → b, h: shorter sequences come in larger batches, for about the same work."""
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     long = []
     for d in bench.pick((32, 64, 128), quick=(64,)):
         for n in bench.pick(SHAPES, quick=(128, 512, 2048)):
@@ -23,7 +23,7 @@ def ask(bench: Bench) -> list[Target]:
                 Case(
                     f"b{b} h{h} n{n} d{d}",
                     ours=lambda q=q, k=k, v=v: ll.attend(q, k, v),
-                    peers=peers.everyone(q, k, v, compile_flex=(n, d) == (2048, 64)),
+                    peers=peers.all_peers(q, k, v, compile_flex=(n, d) == (2048, 64)),
                     flops=4 * b * h * n * n * d,
                 )
             )

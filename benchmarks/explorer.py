@@ -30,31 +30,31 @@ TARGET = (
 LIMELIGHT = str(Path(sys.executable).with_name("limelight"))
 CLIENTS = 200
 TYPED = "The animal did not cross the wide old street near the river because it was too tired {}."
-"""20 tokens; a number at the end makes each a new text."""
+"""20 tokens; a number at the end makes each text a new one."""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
-_DRAWN = """(text) => new Promise((drawn) => {
+_TYPE_AND_WAIT = """(text) => new Promise((resolve) => {
   const panel = document.querySelector(".attention");
   const field = document.querySelector(".type");
   const [before, below] = [panel.dataset.drawn, panel.dataset.below];
   const began = performance.now();
-  const now = () => performance.now() - began;
-  const painted = (then) => requestAnimationFrame(() => setTimeout(() => then(now())));
+  const elapsed = () => performance.now() - began;
+  const afterFrame = (then) => requestAnimationFrame(() => setTimeout(() => then(elapsed())));
   let first = null;
-  new MutationObserver((_, watcher) => {
-    if (panel.dataset.drawn !== before) first ??= new Promise(painted);
+  new MutationObserver((_, observer) => {
+    if (panel.dataset.drawn !== before) first ??= new Promise(afterFrame);
     if (panel.dataset.below === below || panel.dataset.below !== panel.dataset.drawn) return;
-    watcher.disconnect();
-    painted(async (time) => drawn([await first, time]));
+    observer.disconnect();
+    afterFrame(async (time) => resolve([await first, time]));
   }).observe(panel, { attributes: true, attributeFilter: ["data-drawn", "data-below"] });
   field.value = text;
   field.dispatchEvent(new Event("input", { bubbles: true }));
 })"""
-"""Milliseconds from the last key to the frame after the picture of the head that the page opens at
-(the text, its heat map and its links), and to the frame after everything, all heads among it."""
+"""Milliseconds from the last key press to the frame that shows the head at which the page opens
+(the text, its heat map and its links), and to the frame that shows everything, with all heads."""
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     starts: list[float] = []
     with _browser() as browser:
         for turn in range(bench.pick((5,), quick=(2,))[0]):
@@ -69,26 +69,26 @@ def ask(bench: Bench) -> list[Target]:
     with _server() as url:
         bench.say("first paint")
         with _browser() as browser:
-            sent, keys = _page(browser, url, bench.pick((40,), quick=(6,))[0])
+            sent, (first, whole) = _page(browser, url, bench.pick((40,), quick=(6,))[0])
         bench.say("tiles")
         model, tokens, tiles = _tiles(url, *bench.pick(("smollm2",), quick=("minilm",)))
         bench.say(f"{CLIENTS} clients")
-        waits = sorted(asyncio.run(_crowd(url)))
-    half, most = waits[len(waits) // 2], waits[int(0.99 * len(waits)) - 1]
+        waits = sorted(asyncio.run(_concurrent_clients(url)))
+    p50, p99 = waits[len(waits) // 2], waits[int(0.99 * len(waits)) - 1]
     return [
         at_most("start to first page", statistics.median(starts), 4.0, " s"),
         at_most("sent for the first paint", sent / 1000, 300.0, " kB"),
-        at_most("last key to picture, 20 tokens", statistics.median(keys[0]), 300.0, " ms"),
-        at_most("last key to all 72 heads", statistics.median(keys[1]), 300.0, " ms"),
+        at_most("last key to picture, 20 tokens", statistics.median(first), 300.0, " ms"),
+        at_most("last key to all 72 heads", statistics.median(whole), 300.0, " ms"),
         at_most(f"a tile of {tokens:,} tokens on {model}", statistics.median(tiles), 100.0, " ms"),
         Target(f"{CLIENTS} clients at once, all answered",
-               f"p50 {half:.2f} s, p99 {most:.2f} s", len(waits) == CLIENTS),
+               f"p50 {p50:.2f} s, p99 {p99:.2f} s", len(waits) == CLIENTS),
     ]  # fmt: skip
 
 
 @contextmanager
 def _server() -> Generator[str]:
-    """The address of an explorer of its own."""
+    """Start an explorer and yield its address."""
     command = [LIMELIGHT, "explore", "--port", "0", "--no-open", "--model", "minilm", "smollm2"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -118,46 +118,46 @@ def _browser() -> Generator[Any]:
 
 
 def _page(browser: Any, url: str, texts: int) -> tuple[int, list[list[float]]]:
-    """Bytes sent for the first picture; milliseconds from a key to a picture, and to all heads."""
+    """Bytes sent for the first paint; milliseconds to the first head and to all, for each text."""
     page = browser.new_page()
-    answers: list[Any] = []
+    requests: list[Any] = []
 
-    def finished(request: Any) -> None:  # playwright marks its handlers, which a method forbids
-        answers.append(request)
+    def finished(request: Any) -> None:  # playwright sets attributes on handlers: no bound method
+        requests.append(request)
 
     page.on("requestfinished", finished)
     page.goto(url)
     page.locator(".attention[data-below]").wait_for()
-    sizes = [request.sizes() for request in answers]
+    sizes = [request.sizes() for request in requests]
     sent = sum(size["responseBodySize"] + size["responseHeadersSize"] for size in sizes)
-    times = [page.evaluate(_DRAWN, TYPED.format(number)) for number in range(texts + 2)]
+    times = [page.evaluate(_TYPE_AND_WAIT, TYPED.format(number)) for number in range(texts + 2)]
     page.close()
-    return sent, [list(each) for each in zip(*times[2:], strict=True)]  # the first ones warm up
+    return sent, [list(each) for each in zip(*times[2:], strict=True)]  # two texts to warm up
 
 
 def _tiles(url: str, model: str) -> tuple[str, int, list[float]]:
-    """Milliseconds of each exact tile of the longest text that the model takes, up to 8,192."""
+    """Milliseconds for each exact tile of a long text."""
     text = " ".join(real_sentences(900))[: 30_000 if model == "smollm2" else 1_600]
     body: dict[str, Any] = {"model": model, "text": text, "layer": 1, "head": 0}
     times: list[float] = []
     with httpx.Client(base_url=url, timeout=600) as client:
         tokens = int(parse_frame(client.post("api/overview", json=body).content)[0]["rows"])
         for turn in range(24):
-            place = {"top": turn * tokens // 32, "left": turn * tokens // 48}
+            corner = {"top": turn * tokens // 32, "left": turn * tokens // 48}
             began = time.perf_counter()
-            client.post("api/tile", json={**body, **place}).raise_for_status()
+            client.post("api/tile", json={**body, **corner}).raise_for_status()
             times.append(1000 * (time.perf_counter() - began))
     return model, tokens, times[2:]
 
 
-async def _crowd(url: str) -> list[float]:
-    """Seconds that each of many clients waits for a sentence of its own."""
+async def _concurrent_clients(url: str) -> list[float]:
+    """Seconds that each of many concurrent clients waits for a sentence of its own."""
 
     async def wait(client: httpx.AsyncClient, number: int) -> float:
         began = time.perf_counter()
         text = f"Client {number} asks what the animal did because it was too tired."
-        answer = await client.post("api/look", json={"model": "minilm", "text": text})
-        answer.raise_for_status()
+        response = await client.post("api/look", json={"model": "minilm", "text": text})
+        response.raise_for_status()
         return time.perf_counter() - began
 
     limits = httpx.Limits(max_connections=CLIENTS)

@@ -1,4 +1,4 @@
-"""A language model that writes: one token at a time, and a long prompt read at once."""
+"""A language model: generation token by token, and the prefill of a long prompt."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ TARGET = "generation ≥ 1.2x, prefill of 4,096 tokens ≥ 1.1x Hugging Face wit
 PROMPT = "Once upon a time, in a village by the sea, there lived an old fisherman who"
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     model, theirs = ll.load("smollm2"), hugging_face()
     assert model.tokens is not None
-    # Both write the same number of tokens, whatever they say.
+    # Without end tokens both models generate the same number of tokens.
     model.tokens = replace(model.tokens, end=())
     prompt = model.tokens.encode(PROMPT).ids
     count = bench.pick([64], quick=[24])[0]
     weights = sum(parameter.numel() * 4 for parameter in model.parameters())
     bench.say(f"{weights / 1e6:.0f} MB of weights")
-    writing = bench.compare(
+    generation = bench.compare(
         Case(
             f"{count} tokens after {len(prompt)}",
             ours=lambda: torch.tensor(ll.generate(model, [prompt], max_tokens=count)[0].ids),
-            peers={"transformers": lambda: _write(theirs, prompt, count)},
+            peers={"transformers": lambda: _generate(theirs, prompt, count)},
         )
     )
     size = bench.pick([4096], quick=[1024])[0]
     tokens = torch.randint(100, 40000, (1, size), generator=torch.Generator().manual_seed(0))
-    reading = bench.compare(
+    prefill = bench.compare(
         Case(
             f"prompt of {size} tokens",
-            ours=lambda: _read_ours(model, tokens),
-            peers={"transformers": lambda: _read(theirs, tokens)},
+            ours=lambda: _our_prefill(model, tokens),
+            peers={"transformers": lambda: _prefill(theirs, tokens)},
             tolerance=1e-3,
             flops=2.0 * size * (weights / 4 - model.embedding.tokens.weight.numel()),
         )
     )
     return [
-        at_least("generation", bench.worst([writing]), 1.2),
-        at_least("prefill", bench.worst([reading]), 1.1),
+        at_least("generation", bench.worst([generation]), 1.2),
+        at_least("prefill", bench.worst([prefill]), 1.1),
     ]
 
 
@@ -74,27 +74,27 @@ def hugging_face() -> Any:
         ).eval()
 
 
-def _write(theirs: Any, prompt: list[int], count: int) -> Call:
+def _generate(theirs: Any, prompt: list[int], count: int) -> Call:
     tokens = torch.tensor([prompt])
     theirs.generation_config.eos_token_id = None
     theirs.generation_config.pad_token_id = 2
 
     def call() -> Tensor:
-        written = theirs.generate(
+        generated = theirs.generate(
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=count, do_sample=False
         )
-        return written[0, len(prompt) :]
+        return generated[0, len(prompt) :]
 
     return call
 
 
-def _read_ours(model: ll.Decoder, tokens: Tensor) -> Tensor:
+def _our_prefill(model: ll.Decoder, tokens: Tensor) -> Tensor:
     with torch.inference_mode():
         cache = model.new_cache(capacity=tokens.shape[1] + 64)
         return model.logits(model.hidden(tokens, cache=cache)[:, -1])
 
 
-def _read(theirs: Any, tokens: Tensor) -> Call:
+def _prefill(theirs: Any, tokens: Tensor) -> Call:
     @torch.inference_mode()
     def call() -> Tensor:
         return theirs(tokens, use_cache=True, logits_to_keep=1).logits[:, -1]

@@ -1,4 +1,4 @@
-"""Interleaved rounds: every contender once a round, so that a busy moment slows all alike."""
+"""Interleaved rounds: every contender runs in each round, so that a busy moment slows all alike."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchmarks.machine import Machine, multiply_add, read_memory
 T = TypeVar("T")
 
 Call = Callable[[], "Tensor | Sequence[Tensor] | None"]
-"""One run of what is timed; what it gives back is compared between contenders."""
+"""One timed call; its results are compared between contenders."""
 
 SETTLE = 0.05
-"""Seconds before each block: so long idle OpenMP workers of the last contender (SDPA, ours) may
-spin on a core. ONNX Runtime's and OpenVINO's workers sleep at once."""
+"""Seconds to wait before each block: for so long, idle OpenMP workers of the last contender (SDPA,
+ours) may spin on a core. The workers of ONNX Runtime and OpenVINO sleep at once."""
 
 
 PLAIN_READ = "plain read"
@@ -32,8 +32,8 @@ PLAIN_READ = "plain read"
 
 
 PLAIN_MATHS = "plain multiply-adds"
-"""The contender that only multiplies and adds, in registers: the peak of these very minutes. A peak
-from another minute would not do, because the clock of a shared host moves by a tenth and more."""
+"""The contender that only multiplies and adds, in registers: the FMA peak during these rounds. The
+clock of a shared host varies by a tenth and more, so a peak measured earlier would not do."""
 
 
 class UnableError(Exception):
@@ -41,12 +41,12 @@ class UnableError(Exception):
 
 
 class DisagreementError(Exception):
-    """A peer's answer is not ours: nothing may be timed before that is understood."""
+    """A peer's result is not ours, so timing the two would compare different computations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One point of a question: our call, and how to make each peer's."""
+    """One point of a question: our call, and a function that makes each peer's call."""
 
     name: str
     ours: Call
@@ -54,14 +54,14 @@ class Case:
     flops: float = 0.0
     """Floating-point operations of one call, for the share of the FMA peak."""
     reads: Sequence[Tensor] = ()
-    """What one call must read; a plain read is timed beside, for the share of the bandwidth."""
+    """What one call must read; a plain read of it is timed too, for the share of the bandwidth."""
     tolerance: float = 2e-4
     beside: Mapping[str, Callable[[], Call]] = field(default_factory=dict[str, Callable[[], Call]])
-    """Contenders that are shown but do not count as a peer (what a caller can do by hand)."""
+    """Contenders that are shown but do not count as peers."""
     unpack: Mapping[str, Callable[[Tensor], Tensor]] = field(
         default_factory=dict[str, Callable[[Tensor], Tensor]]
     )
-    """Brings a contender's answer to the form of ours for the check, outside the clock."""
+    """Converts a contender's result to the layout of ours for the check, outside the timing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was found at one point."""
+    """The measurements at one point."""
 
     case: str
     ours: Timing
@@ -102,7 +102,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One promise and what was found."""
+    """A target and the value measured for it."""
 
     text: str
     found: str
@@ -117,7 +117,7 @@ class Limits:
     block: float
     """Seconds that one contender's block of calls should last."""
     budget: float
-    """Seconds after which no further round is begun (three are always run)."""
+    """Seconds after which no further round is started (three are always run)."""
 
 
 FULL = Limits(rounds=11, block=0.12, budget=45.0)
@@ -125,7 +125,7 @@ QUICK = Limits(rounds=5, block=0.04, budget=2.5)
 
 
 class Bench:
-    """What a question is given: compare() measures a point, the rest sums up."""
+    """What a question measures with: compare() measures a point, worst() and mean() summarise."""
 
     def __init__(self, machine: Machine, *, quick: bool, say: Callable[[str], None]) -> None:
         self.machine = machine
@@ -139,14 +139,14 @@ class Bench:
         return list(quick if self.quick else full)
 
     def say(self, text: str) -> None:
-        """Show what is going on."""
+        """Show progress."""
         self._say(text)
 
     def compare(self, case: Case) -> Row:
-        """Check every contender against ours, time them interleaved, keep the row."""
+        """Check every contender against ours, time them interleaved, add a row."""
         self._say(f"{case.name}: checking")
         calls, left_out = _calls(case)
-        times = interleave(calls, self.limits, lambda done: self._say(f"{case.name}: {done}"))
+        times = interleave(calls, self.limits, lambda text: self._say(f"{case.name}: {text}"))
         row = self._row(case, times, left_out)
         self.rows.append(row)
         calls.clear()
@@ -159,7 +159,7 @@ class Bench:
         peers = {name: timings[name] for name in case.peers if name in timings}
         best = min(peers, key=lambda name: peers[name].median, default=None)
         gflops = case.flops / ours.median / 1e9
-        plain, maths = timings.get(PLAIN_READ), timings.get(PLAIN_MATHS)
+        read, maths = timings.get(PLAIN_READ), timings.get(PLAIN_MATHS)
         return Row(
             case=case.name,
             ours=ours,
@@ -171,7 +171,7 @@ class Bench:
             gflops=gflops,
             peak_share=0.0 if maths is None else gflops * 1e9 * maths.median / multiply_add(),
             gbytes=sum(tensor.nbytes for tensor in case.reads) / ours.median / 1e9,
-            bandwidth_share=0.0 if plain is None else plain.median / ours.median,
+            bandwidth_share=0.0 if read is None else read.median / ours.median,
         )
 
     def worst(self, rows: Iterable[Row] | None = None) -> float:
@@ -207,7 +207,7 @@ def ratio(theirs: Sequence[float], ours: Sequence[float]) -> Timing:
 def interleave(
     calls: Mapping[str, Call], limits: Limits, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, list[float]]:
-    """Seconds a call, one value a round and contender; each round has an order of its own."""
+    """Seconds per call, one value per round and contender; the order differs between rounds."""
     names = list(calls)
     repeats = {name: _repeats(calls[name], limits.block) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
@@ -224,15 +224,15 @@ def interleave(
 def _block(call: Call, repeats: int) -> float:
     time.sleep(SETTLE)
     if repeats > 1:
-        call()  # the block's first call pays for the other contenders' traces in the caches
+        call()  # not timed: the other contenders have evicted our data from the caches
     seconds: list[float] = []
-    # Very short calls are timed in bunches: the clock itself costs 50 ns.
-    bunch = max(1, repeats // 200)
-    for _ in range(max(1, repeats // bunch)):
+    # Very short calls are timed in batches: reading the clock takes 50 ns.
+    batch = max(1, repeats // 200)
+    for _ in range(max(1, repeats // batch)):
         start = time.perf_counter()
-        for _ in range(bunch):
+        for _ in range(batch):
             call()
-        seconds.append((time.perf_counter() - start) / bunch)
+        seconds.append((time.perf_counter() - start) / batch)
     return statistics.median(seconds)
 
 
@@ -254,8 +254,8 @@ def _calls(case: Case) -> tuple[dict[str, Call], dict[str, str]]:
         except UnableError as reason:
             left_out[name] = str(reason)
             continue
-        unpack = case.unpack.get(name, lambda answer: answer)
-        _check_equal(case, name, expected, [unpack(answer) for answer in _flat(call())])
+        unpack = case.unpack.get(name, lambda result: result)
+        _check_equal(case, name, expected, [unpack(result) for result in _flat(call())])
         calls[name] = call
     if case.flops:
         calls[PLAIN_MATHS] = _multiply_add
@@ -273,10 +273,12 @@ def _multiply_add() -> None:
     multiply_add()
 
 
-def _check_equal(case: Case, name: str, expected: list[Tensor], answers: list[Tensor]) -> None:
-    for ours, theirs in zip(expected, answers, strict=True):
+def _check_equal(case: Case, name: str, expected: list[Tensor], results: list[Tensor]) -> None:
+    for ours, theirs in zip(expected, results, strict=True):
         if ours.shape != theirs.shape:
-            raise DisagreementError(f"{case.name}: {name} gives {theirs.shape}, ours {ours.shape}")
+            raise DisagreementError(
+                f"{case.name}: {name} has shape {theirs.shape}, ours {ours.shape}"
+            )
         difference = (ours.float() - theirs.float()).abs().max().item() if ours.numel() else 0.0
         if not difference <= case.tolerance * max(1.0, ours.float().abs().max().item()):
             raise DisagreementError(f"{case.name}: {name} differs from ours by {difference:.3g}")

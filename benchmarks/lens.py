@@ -1,4 +1,4 @@
-"""Seeing: what does the lens cost beside plain attention?"""
+"""Seeing: what does the lens cost compared to plain attention?"""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ EVERY_QUERY = ll.Lens(top=8, entropy=True, distance=True, columns=(0,), band=16)
 FULL = ll.Lens(top=8, entropy=True, received=True, map=(128, 128))
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     n = bench.pick((4096,), quick=(1024,))[0]
     q, k, v = tensors(*[(1, 8, n, 64)] * 3)
 
-    def seen(lens: ll.Lens) -> Call:
+    def with_lens(lens: ll.Lens) -> Call:
         return lambda: ll.attend(q, k, v, lens=lens)[0]
 
     def eager() -> Tensor:
@@ -32,12 +32,12 @@ def ask(bench: Bench) -> list[Target]:
     row = bench.compare(
         Case(
             f"n{n} full lens",
-            ours=seen(FULL),
+            ours=with_lens(FULL),
             peers={"eager weights": lambda: eager},
             beside={
                 "plain attend": lambda: lambda: ll.attend(q, k, v),
-                "same sweep": lambda: seen(SAME_SWEEP),
-                "every query": lambda: seen(EVERY_QUERY),
+                "same sweep": lambda: with_lens(SAME_SWEEP),
+                "every query": lambda: with_lens(EVERY_QUERY),
             },
         )
     )

@@ -1,4 +1,4 @@
-"""Seeing far: how much memory does the full lens need?"""
+"""Long sequences: how much memory does the full lens need?"""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ lens = ll.Lens(top=8, entropy=True, received=True, map=(128, 128))
 small = torch.randn(1, 8, 300, 64)
 ll.attend(small, small, small, lens=lens)
 q, k, v = (torch.randn(1, 8, n, 64) for _ in range(3))
-before, start = held("VmRSS:"), time.perf_counter()
+before, start = process_memory("VmRSS:"), time.perf_counter()
 output, seen = ll.attend(q, k, v, mask=ll.causal() if causal else None, lens=lens)
 print(json.dumps({
-    "extra": held("VmHWM:") - before - output.nbytes,
+    "extra": process_memory("VmHWM:") - before - output.nbytes,
     "seconds": time.perf_counter() - start,
     "received": seen.received.sum().item() / (8 * n),
 }))
 """
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     targets: list[Target] = []
     long = bench.pick(((65536, "full"), (131072, "causal")), quick=((8192, "full"),))
     for length, kind in long:
@@ -34,6 +34,6 @@ def ask(bench: Bench) -> list[Target]:
         targets.append(at_most(what, measured["extra"] / 1e6, 300 * max(1, length / 65536), " MB"))
         if abs(measured["received"] - 1) > 1e-4:
             raise AssertionError(
-                f"attention received sums to {measured['received']} a query, not 1"
+                f"attention received sums to {measured['received']} per query, expected 1"
             )
     return targets

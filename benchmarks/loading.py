@@ -1,4 +1,4 @@
-"""How long it takes until a quantised model can be used."""
+"""How long does loading a quantised model take?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TITLE = "loading SmolLM2-135M from its Q4_1 GGUF"
 TARGET = "under half of transformers' own time (ours brings the tokenizer, theirs does not)"
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     bench.compare(
         Case(
             "load, dequantise",

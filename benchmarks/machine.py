@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured, and what it is called."""
+"""The measured ceilings of this machine, and its name and software versions."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Machine:
     isa: str
     threads: int
     peak_gflops: float
-    """Fused multiply-adds in registers, counted as two operations each."""
+    """Of fused multiply-adds in registers, each counted as two operations."""
     read_gbytes: float
-    """Reading an array of 1 GB once, nothing written."""
+    """Per second, reading an array of 1 GB once."""
     versions: dict[str, str]
     commit: str
     date: str
 
 
 def measure_machine() -> Machine:
-    """Measure both ceilings (about 3 s) and write down what ran."""
+    """Measure both ceilings (about 3 s) and collect names and versions."""
     from limelight import _kernels
 
     torch.set_num_threads(THREADS)
@@ -61,7 +61,7 @@ def measure_machine() -> Machine:
 
 @cache
 def _ceilings() -> ctypes.CDLL:
-    """ceilings.cpp, compiled for this very machine."""
+    """ceilings.cpp, compiled for this machine."""
     source = Path(__file__).parent / "ceilings.cpp"
     with tempfile.TemporaryDirectory() as folder:
         library = f"{folder}/ceilings.so"
@@ -78,7 +78,7 @@ def _ceilings() -> ctypes.CDLL:
 
 
 def multiply_add() -> float:
-    """Multiply in registers and do nothing else; how many operations, the same in every call."""
+    """Multiply and add in registers only. Returns the number of operations, a constant."""
     return _ceilings().multiply_add(THREADS)
 
 
@@ -89,7 +89,7 @@ def _peak_gflops(calls: int) -> float:
 
 
 def read_memory(tensor: torch.Tensor) -> None:
-    """Read a tensor once and do nothing with it: the least that a call over it can take."""
+    """Read a tensor once: the lower bound for any call that needs all of it."""
     _ceilings().read_memory(THREADS, tensor.data_ptr(), tensor.nbytes // 4)
 
 
@@ -105,10 +105,10 @@ def _processor() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     pairs = (line.partition(":") for line in lines)
-    facts = {name.strip(): value.strip() for name, _, value in pairs}
-    family, model = facts.get("cpu family", "?"), facts.get("model", "?")
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    family, model = fields.get("cpu family", "?"), fields.get("model", "?")
     cores = sum(line.startswith("processor") for line in lines)
-    name = facts.get("model name", platform.machine())
+    name = fields.get("model name", platform.machine())
     return f"{name} (family {family}, model {model}), {cores} cores"
 
 

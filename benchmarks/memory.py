@@ -1,4 +1,4 @@
-"""Peak memory at a long sequence."""
+"""Peak memory of a call on a long sequence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ n = int(sys.argv[1])
 small = torch.randn(1, 8, 16, 64)
 ll.attend(small, small, small)
 q, k, v = (torch.randn(1, 8, n, 64) for _ in range(3))
-before = held("VmRSS:")
+before = process_memory("VmRSS:")
 output = ll.attend(q, k, v)
-print(json.dumps({"extra": held("VmHWM:") - before, "output": output.nbytes}))
+print(json.dumps({"extra": process_memory("VmHWM:") - before, "output": output.nbytes}))
 """
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     n = bench.pick((65536,), quick=(16384,))[0]
     bench.say(f"n {n}, in a child process")
     measured = child.run(_CODE, n)

@@ -1,4 +1,4 @@
-"""Documents of different length without padding, against a padded batch."""
+"""Documents of different lengths packed without padding, against a padded batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TITLE = "64 packed documents of 16–512 tokens"
 TARGET = "≥ 2x SDPA on the padded batch"
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     generator = torch.Generator().manual_seed(7)
     lengths = torch.randint(16, 513, (64,), generator=generator).tolist()
     for causal in (False, True):
@@ -46,9 +46,9 @@ def ask(bench: Bench) -> list[Target]:
 
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, lengths: list[int], causal: bool) -> Call:
-    """SDPA on `b h n d`, padded beforehand and unpadded afterwards at no charge.
+    """SDPA on `b h n d`; padding before and unpadding after the call are not timed.
 
-    In the causal case the plain causal mask is enough: padding stands behind every real token.
+    In the causal case the plain causal mask is enough: padding comes after every real token.
     """
     real = _real(lengths)
     batch = [torch.zeros(*real.shape, *flat.shape[1:]) for flat in (q, k, v)]

@@ -1,6 +1,6 @@
-"""The public peers on the same tensors, each in its best setting, each with the same threads.
+"""The public peers on the same tensors, each in its fastest setting and with the same threads.
 
-Every function makes a peer's call for one problem (and may compile), or says why it cannot.
+Every function makes a peer's call for one problem (and may compile), or raises `UnableError`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _compiled_flex() -> Callable[..., Any]:
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, left: int | None = None) -> Call:
-    """Compiled FlexAttention; `left` is the width of a sliding window (and means causal)."""
+    """Compiled FlexAttention; `left` is the width of a sliding window and implies causal."""
     mask = _band_blocks(q, k, left) if causal or left is not None else None
     run, grouped = _compiled_flex(), q.shape[1] != k.shape[1]
 
@@ -52,7 +52,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, left: int | N
 
 
 def _band_blocks(q: Tensor, k: Tensor, left: int | None) -> Any:
-    """A causal band as a BlockMask, made from its rule: the n² form would need 4 GB at n 65536."""
+    """A causal band as a BlockMask, built from its rule: an n² mask would take 4 GB at n 65536."""
     from torch.nn.attention.flex_attention import BlockMask
 
     size = 128
@@ -76,7 +76,7 @@ def _band_blocks(q: Tensor, k: Tensor, left: int | None) -> Any:
 
 
 def onnxruntime(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Call:
-    """ONNX Runtime's MultiHeadAttention; keys as `b h j d`, which spares it a transpose."""
+    """ONNX Runtime's MultiHeadAttention; keys as `b h j d`, which saves it a transpose."""
     if q.dtype != torch.float32:
         raise UnableError("its MultiHeadAttention takes float32 only on CPUs")
     if q.shape[1] != k.shape[1]:
@@ -91,7 +91,7 @@ def onnxruntime(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Cal
 
 
 def onnxruntime_grouped(q: Tensor, k: Tensor, v: Tensor) -> Call:
-    """ONNX Runtime's GroupQueryAttention for one new token: its cache is read and kept in place."""
+    """ONNX Runtime's GroupQueryAttention for one new token, with its cache updated in place."""
     b, h, i, d = q.shape
     _, g, j, _ = k.shape
     if q.dtype != torch.float32 or i != 1:
@@ -114,18 +114,19 @@ def onnxruntime_grouped(q: Tensor, k: Tensor, v: Tensor) -> Call:
 
 
 def _bound(
-    session: Any, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor], shown: Tensor
+    session: Any, feeds: Mapping[str, Tensor], outputs: Mapping[str, Tensor], result: Tensor
 ) -> Call:
-    """A run on these very tensors, without copies."""
+    """A run of the session on these tensors, without copies; returns `result`, a view of them."""
     binding = session.io_binding()
     for bind, named in ((binding.bind_input, feeds), (binding.bind_output, outputs)):
         for name, tensor in named.items():
             kind = tensor.numpy().dtype.type
             bind(name, "cpu", 0, kind, list(tensor.shape), tensor.data_ptr())
 
-    def call(_held: object = (feeds, outputs)) -> Tensor:  # the binding holds addresses only
+    # The binding stores addresses only: the default argument keeps the tensors alive.
+    def call(_alive: object = (feeds, outputs)) -> Tensor:
         session.run_with_iobinding(binding)
-        return shown
+        return result
 
     return call
 
@@ -178,8 +179,8 @@ def openvino(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Call:
     }
     compiled = ov.Core().compile_model(ov.Model([attention], parameters), "CPU", options)
     request = compiled.create_infer_request()
-    for place, tensor in enumerate(tensors):
-        request.set_input_tensor(place, ov.Tensor(tensor.numpy(), shared_memory=True))
+    for index, tensor in enumerate(tensors):
+        request.set_input_tensor(index, ov.Tensor(tensor.numpy(), shared_memory=True))
     output = torch.empty(*q.shape[:3], v.shape[3])
     request.set_output_tensor(0, ov.Tensor(output.numpy(), shared_memory=True))
 
@@ -190,10 +191,10 @@ def openvino(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Call:
     return call
 
 
-def everyone(
+def all_peers(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, compile_flex: bool = False
 ) -> dict[str, Callable[[], Call]]:
-    """All the peers for a plain or causal problem; FlexAttention compiles for 6–19 s a shape."""
+    """All peers for a plain or causal problem; FlexAttention takes 6–19 s to compile per shape."""
     makers: dict[str, Callable[..., Call]] = {
         "SDPA": sdpa, "ONNX Runtime": onnxruntime, "OpenVINO": openvino
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The table: on the terminal, and kept in RESULTS.md and results.json."""
+"""The table of results: on the terminal, in RESULTS.md and in results.json."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One question's rows and targets, with the machine and the day it was asked."""
+class Result:
+    """The rows and targets of one question, with the machine and date of the measurement."""
 
     name: str
     title: str
@@ -30,46 +30,46 @@ class Answer:
     quick: bool
 
 
-_ANSWERS = TypeAdapter(dict[str, Answer])
+_RESULTS = TypeAdapter(dict[str, Result])
 
 
-def show(answer: Answer, console: Console) -> None:
-    """Print one answer."""
-    console.print(f"\n[bold]{answer.title}[/bold]   target: {answer.target}")
-    if answer.rows:
+def show(result: Result, console: Console) -> None:
+    """Print the result of one question."""
+    console.print(f"\n[bold]{result.title}[/bold]   target: {result.target}")
+    if result.rows:
         table = Table(box=None, header_style="dim")
-        header, lines = _cells(answer.rows)
-        for place, name in enumerate(header):
-            table.add_column(name, justify="left" if place == 0 else "right")
+        header, lines = _cells(result.rows)
+        for column, name in enumerate(header):
+            table.add_column(name, justify="left" if column == 0 else "right")
         for line in lines:
             table.add_row(*line)
         console.print(table)
-    for peer, reason in _left_out(answer.rows).items():
+    for peer, reason in _left_out(result.rows).items():
         console.print(f"  left out: {peer}: {reason}", style="dim", highlight=False)
-    for target in answer.targets:
-        sign = "[green]met[/green]" if target.met else "[red]not met[/red]"
-        console.print(f"  {target.text}: {target.found}  {sign}", highlight=False)
+    for target in result.targets:
+        verdict = "[green]met[/green]" if target.met else "[red]not met[/red]"
+        console.print(f"  {target.text}: {target.found}  {verdict}", highlight=False)
 
 
-def keep(answers: list[Answer], folder: Path = HERE) -> None:
-    """Merge into results.json and write RESULTS.md; a quick answer never replaces a full one."""
+def save(results: list[Result], folder: Path = HERE) -> None:
+    """Merge results into results.json and RESULTS.md; a quick one never replaces a full one."""
     path = folder / "results.json"
-    merged = _ANSWERS.validate_json(path.read_bytes()) if path.exists() else {}
-    for answer in answers:
-        if answer.quick and answer.name in merged and not merged[answer.name].quick:
+    merged = _RESULTS.validate_json(path.read_bytes()) if path.exists() else {}
+    for result in results:
+        if result.quick and result.name in merged and not merged[result.name].quick:
             continue
-        merged[answer.name] = answer
+        merged[result.name] = result
     merged = dict(sorted(merged.items()))
     _write(path, as_json(merged) + "\n")
     _write(folder / "RESULTS.md", _markdown(list(merged.values())))
 
 
-def as_json(answers: dict[str, Answer]) -> str:
-    """The answers by name."""
-    return _ANSWERS.dump_json(answers, indent=1).decode()
+def as_json(results: dict[str, Result]) -> str:
+    """The results of all questions, by name."""
+    return _RESULTS.dump_json(results, indent=1).decode()
 
 
-def _markdown(answers: list[Answer]) -> str:
+def _markdown(results: list[Result]) -> str:
     lines = [
         "# Measured",
         "",
@@ -81,19 +81,19 @@ def _markdown(answers: list[Answer]) -> str:
         "| question | target | found | |",
         "|---|---|---|---|",
     ]
-    for answer in answers:
-        for target in answer.targets:
+    for result in results:
+        for target in result.targets:
             mark = "met" if target.met else "**not met**"
-            lines.append(f"| {answer.title} | {target.text} | {target.found} | {mark} |")
-    for answer in answers:
-        lines += ["", f"## {answer.title}", "", f"Target: {answer.target}.", ""]
-        if answer.rows:
-            header, cells = _cells(answer.rows)
+            lines.append(f"| {result.title} | {target.text} | {target.found} | {mark} |")
+    for result in results:
+        lines += ["", f"## {result.title}", "", f"Target: {result.target}.", ""]
+        if result.rows:
+            header, cells = _cells(result.rows)
             lines += [_line(header), "|---|" + "---:|" * (len(header) - 1)]
             lines += [_line(cell) for cell in cells]
             lines.append("")
-        lines += [f"Left out: {peer}: {why}.  " for peer, why in _left_out(answer.rows).items()]
-        lines += ["", _machine_text(answer.machine, answer.quick)]
+        lines += [f"Left out: {peer}: {why}.  " for peer, why in _left_out(result.rows).items()]
+        lines += ["", _machine_text(result.machine, result.quick)]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""One small call: is the way into the kernel as short as that of its peers?"""
+"""One small call: is the overhead per call as low as that of the peers?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TITLE = "one small call"
 TARGET = "(1, 1, 8, 64) no slower than the best peer's call"
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     rows = []
     points = (
         (1, 1, 8, 64, False),

@@ -1,4 +1,4 @@
-"""Waiting: what do importing, `--help` and the first picture cost?"""
+"""Start-up: how long do importing, `--help` and the first picture take?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMANDS = {
 }
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(bench.pick((8,), quick=(4,))[0]):
@@ -34,9 +34,10 @@ def ask(bench: Bench) -> list[Target]:
                 if turn:  # the first run fills the disk cache and compiles the Python files
                     times[name].append(first if name == "limelight show" else whole)
     median = {name: statistics.median(values) for name, values in times.items()}
-    more = median["import limelight"] - median["import torch"]
+    torch = median["import torch"]
+    beyond_torch = median["import limelight"] - torch
     return [
-        at_most(f"import limelight beyond torch's {median['import torch']:.2f} s", more, 0.2, " s"),
+        at_most(f"import limelight beyond torch's {torch:.2f} s", beyond_torch, 0.2, " s"),
         at_most("limelight --help", median["limelight --help"], 0.3, " s"),
         at_most("limelight show, to first output", median["limelight show"], 3.0, " s"),
     ]

@@ -1,4 +1,4 @@
-"""One whole training step: is it faster than the same model in plain PyTorch?"""
+"""A whole training step: is it faster than that of the same model in plain PyTorch?"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PlainBlock(nn.Module):
 
 
 class Plain(nn.Module):
-    """GPT-2 as anyone would write it, with the weights of one of ours."""
+    """GPT-2 in plain PyTorch, with the weights of one of our models."""
 
     def __init__(self, model: ll.Decoder) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def our_step(model: ll.Decoder, batch: Batch) -> Call:
 
 
 def check(model: ll.Decoder, batch: Batch) -> None:
-    """The same loss and the same gradients before anything is timed."""
+    """Check before timing that both models have the same loss and gradients."""
     plain = Plain(model)
     theirs = F.cross_entropy(plain(batch.inputs["tokens"]).flatten(0, 1), batch.targets.flatten())
     ours = token_loss(model(**batch.inputs), batch)
@@ -115,7 +115,7 @@ def check(model: ll.Decoder, batch: Batch) -> None:
             raise DisagreementError("gradients differ from PyTorch's")
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     rows = []
     settings = ((4, 4, 128, 64, 12), (6, 6, 384, 256, 12))
     for layers, heads, width, context, b in bench.pick(settings, quick=settings[:1]):

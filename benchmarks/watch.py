@@ -19,7 +19,7 @@ TARGET = "8,192 tokens in ≤ 1.6x the time of the plain forward (sdpa)"
 LENS = ll.Lens(top=8, entropy=True, received=True, map=(128, 128))
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 

@@ -1,4 +1,4 @@
-"""A sliding window: time linear in the sequence, and ahead of compiled FlexAttention?"""
+"""A sliding window: is time linear in the sequence, and ahead of compiled FlexAttention?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TARGET = "≥ 3x compiled FlexAttention, time linear in n"
 LEFT = 256
 
 
-def ask(bench: Bench) -> list[Target]:
+def measure(bench: Bench) -> list[Target]:
     mask = ll.causal() & ll.window(LEFT)
     lengths = bench.pick((4096, 16384, 65536), quick=(4096, 16384))
     rows = []
