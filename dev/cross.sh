@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the kernels of instruction sets that this machine may lack: NEON under qemu-aarch64, and the generic build with
-# vectors of 16, the twin of AVX-512, which itself is compiled, and run where the CPU has it.
+# Tests the kernels of instruction sets that this machine may lack: NEON under qemu-aarch64; the generic build with vectors
+# of 16 floats, as wide as AVX-512; and AVX-512 itself, which is compiled, and run if the CPU supports it.
 # Arguments: the number of problems, and the seed.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,12 +1,12 @@
-"""Which Hugging Face families can be watched, and how: keeps docs/models.md.
+"""Which Hugging Face families can be watched, and how: writes docs/models.md.
 
-    python dev/families.py              # walk all families (minutes) and write docs/models.md
+    python dev/families.py              # test all families (minutes) and write docs/models.md
     python dev/families.py bert gpt2    # print the rows of some
-    python dev/families.py --why bert   # and why models of theirs could not be run
+    python dev/families.py --why bert   # and why some of their models could not be run
 
-Models of a family are made at a tiny size with random weights and run within `watch`, until every
-attention module of the family has run. Sizes follow from the names of config fields, and where that
-is not enough from `families.toml`. How a module attends that cannot be run is read in its source.
+Tiny models of a family with random weights are run within `watch` until every attention module of
+the family has run. Their sizes follow from the names of config fields, and where that is not enough
+from `families.toml`. How a module that cannot be run computes attention is read from its source.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 import sys
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
@@ -38,7 +39,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 BY_HAND: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_suffix(".toml").read_text("utf-8")
 )
-"""By family: a model's class, its config and its inputs; or why it is only read."""
+"""By family: a model's class, its config and its inputs; or why only its source is read."""
 
 SIZES: dict[str, Any] = {
     "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
@@ -60,7 +61,7 @@ SIZES: dict[str, Any] = {
     "vocab_size": 99, "n_shared_experts": 1, "num_groups": 1, "context_size": 8,
     "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 2,
 }  # fmt: skip
-"""Small values by name."""
+"""Small values by field name."""
 
 RULES: list[tuple[str, int]] = [
     (r"vocab", 99),
@@ -81,42 +82,42 @@ RULES: list[tuple[str, int]] = [
     (r"per_tok|top_?k|moe_k$", 2),
     (r"num_quer|query_tokens|num_latents", 5),
 ]
-"""Small sizes by the names of fields, for numbers that are larger."""
+"""Small sizes by patterns of field names, for fields whose default is larger."""
 
 LISTS: list[tuple[str, list[int]]] = [
     (r"depth|layers|blocks", [1] * 8),
     (r"head", [1, 2, 2, 4, 4, 4, 4, 4]),
     (r"hidden|dims?$|channels|embed|width", [8, 16, 24, 32, 32, 32, 32, 32]),
 ]
-"""The same for one number a stage."""
+"""The same for fields with one number per stage."""
 
 BACKBONE: dict[str, Any] = {
     "model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 16, 16],
     "depths": [1, 1, 1, 1], "layer_type": "basic",
     "out_features": ["stage1", "stage2", "stage3", "stage4"],
 }  # fmt: skip
-"""In place of one that would be fetched, or made by a package that is not here."""
+"""In place of one that would be downloaded, or made by a package that is not installed."""
 
-MIXED = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+MULTIMODAL_ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"num_key_value_heads": 4, "head_dim": None},
-    {"rope_parameters": MIXED},
+    {"rope_parameters": MULTIMODAL_ROPE},
     {"layer_types": ["full_attention"] * 2},
-    {"stages": None},  # the sizes of stages as they are
+    {"stages": None},  # the default sizes of stages
     {"hidden_size": 48, "head_dim": None},
     {"hidden_size": 128, "head_dim": None, "num_key_value_heads": 4},
     {"image_size": 128},
 ]
-"""What is tried in place of the small sizes; None for the default."""
+"""Changes to the small sizes, tried in this order; None means the default."""
 
-WAYS = ("get_interface(", "scaled_dot_product_attention(", "nn.MultiheadAttention(")
-"""How a source says that it is seen."""
+WATCHED_CALLS = ("get_interface(", "scaled_dot_product_attention(", "nn.MultiheadAttention(")
+"""Calls in a source that `watch` can see."""
 
-LIMIT = 20_000_000
-"""Parameters of a model that is still tiny."""
-TRIES = 6
-"""Models of a family that are tried."""
+MAX_PARAMETERS = 20_000_000
+"""Parameters of a model that still counts as tiny."""
+MAX_MODELS = 6
+"""Model classes of a family that are tried."""
 
 
 class Row(NamedTuple):
@@ -131,18 +132,18 @@ class Row(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What was seen of one model."""
+    """What `watch` saw of one model."""
 
     fused: bool = False
     dense: bool = False
     unseen: frozenset[str] = frozenset()
     refused: str = ""
     ran: frozenset[str] = frozenset()
-    """attention modules of it that ran, by class"""
+    """classes of its attention modules that ran"""
 
 
 def main(names: list[str]) -> None:
-    """Print the rows of some families, or walk all and write the page."""
+    """Print the rows of some families, or test all and write the page."""
     explain = "--why" in names
     names = [name for name in names if name != "--why"]
     rows: list[Row] = []
@@ -169,65 +170,62 @@ def _attends(file: Path) -> bool:
 
 
 def seen(family: str, *, explain: bool = False) -> Row:
-    """How a family is seen: by running tiny models of it, and of what did not run by its source."""
-    homes = _modules(family)
-    with stand_ins(family, homes):
-        return _seen(family, homes, explain=explain)
+    """How a family is seen: by tiny models that are run, and by the source of other modules."""
+    source_modules = _source_modules(family)
+    with stand_ins(family, source_modules):
+        return _seen(family, source_modules, explain=explain)
 
 
-def _seen(family: str, homes: list[Any], *, explain: bool) -> Row:
+def _seen(family: str, source_modules: list[Any], *, explain: bool) -> Row:
     parts = {
-        name: is_own_attention(part, home)
-        for home in homes
-        for name, part in vars(home).items()
+        name: is_own_attention(part, source_module)
+        for source_module in source_modules
+        for name, part in vars(source_module).items()
         if isinstance(part, type) and issubclass(part, nn.Module)
-        and part.__module__ == home.__name__ and ATTENTION.search(name)
+        and part.__module__ == source_module.__name__ and ATTENTION.search(name)
     }  # fmt: skip
-    given = BY_HAND.get(family, {})
-    runs = [watched_run(*by_hand(homes, **given))] if "model" in given else []
-    tried: list[type[Any]] = []
-    for kind in _kinds(homes)[:TRIES]:
+    entry = BY_HAND.get(family, {})
+    runs = [watched_run(*by_hand(source_modules, **entry))] if "model" in entry else []
+    for tried, model_class in enumerate(_model_classes(source_modules)[:MAX_MODELS]):
         ran = frozenset().union(*(run.ran for run in runs))
-        left = parts.keys() - ran
-        # what is on the interface is seen wherever it runs: two models of it are enough
-        if runs and not (any(parts[name] for name in left) or (left and len(runs) < 2)):
+        missing = parts.keys() - ran
+        # modules on the interface are seen wherever they run: two models of them are enough
+        if runs and not (any(parts[name] for name in missing) or (missing and len(runs) < 2)):
             break
-        variants = VARIANTS[:1] if runs or len(tried) > 1 else VARIANTS
-        tried.append(kind)
+        variants = VARIANTS[:1] if runs or tried > 1 else VARIANTS
         for variant in variants:
             try:
-                model, inputs = tiny(kind, variant)
-            except Exception as error:  # whatever a model says to a config it did not expect
+                model, inputs = tiny(model_class, variant)
+            except Exception as error:  # a model may raise anything for an unexpected config
                 if explain:
-                    print(
-                        f"  {kind.__name__} {variant or ''}: {type(error).__name__}: {error!s:.200}"
-                    )
+                    name = f"{model_class.__name__} {variant or ''}"
+                    print(f"  {name}: {type(error).__name__}: {error!s:.200}")
                 continue
             runs.append(watched_run(model, inputs))
             break
-    return _row(family, homes, parts, runs)
+    return _row(family, source_modules, parts, runs)
 
 
-def _row(family: str, homes: list[Any], parts: dict[str, bool], runs: list[Run]) -> Row:
-    # of a family with attention, a model without any (its backbone) says nothing
+def _row(family: str, source_modules: list[Any], parts: dict[str, bool], runs: list[Run]) -> Row:
+    # in a family with attention, a model without any (such as its backbone) shows nothing
     runs = [run for run in runs if not parts or run.fused or run.refused or run.ran & parts.keys()]
-    why = BY_HAND.get(family, {}).get("read")
-    known = "run" if runs else f"read: {why}" if why else "read"
-    source = "".join(inspect.getsource(home) for home in homes)
+    reason = BY_HAND.get(family, {}).get("read")
+    known = "run" if runs else f"read: {reason}" if reason else "read"
+    source = "".join(inspect.getsource(source_module) for source_module in source_modules)
     ran = frozenset().union(*(run.ran for run in runs))
     unseen = frozenset().union(*(run.unseen for run in runs))
     fused, dense = any(run.fused for run in runs), any(run.dense for run in runs)
     refused = {run.refused for run in runs if run.refused}
     if refused and not fused and not dense:
         return Row(family, "refused", known, ", ".join(sorted(refused)))
-    # what did not run, by its source
+    # modules that did not run, by their source
     own = {name for name, by_itself in parts.items() if by_itself and name not in ran}
-    served = {name for name, by_itself in parts.items() if not by_itself and name not in ran}
-    interface = any(way in source for way in WAYS)
+    on_interface = {name for name, by_itself in parts.items() if not by_itself and name not in ran}
+    watched = any(call in source for call in WATCHED_CALLS)
     if not fused and not dense:
-        # a family without attention of its own is made of others, which AutoModel makes
-        fused = (interface and bool(served)) or (not (runs or own) and "AutoModel" in source)
-        dense = False  # of what a model gives back, only a run says whether it is weights of tokens
+        # a family without attention of its own consists of other models, made by AutoModel
+        fused = (watched and bool(on_interface)) or (not (runs or own) and "AutoModel" in source)
+        dense = False  # only a run shows whether returned weights are those of tokens
     unseen |= refused | (own if fused else set())
     if not fused and not dense:
         unseen |= own
@@ -237,8 +235,8 @@ def _row(family: str, homes: list[Any], parts: dict[str, bool], runs: list[Run])
 
 
 def watched_run(model: nn.Module, inputs: dict[str, Any]) -> Run:
-    """What is seen of a model within `watch`."""
-    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+    """Run a model within `watch`."""
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         warnings.simplefilter("always")
         ran: set[str] = set()
         hook = nn.modules.module.register_module_forward_pre_hook(
@@ -256,63 +254,68 @@ def watched_run(model: nn.Module, inputs: dict[str, Any]) -> Run:
             return Run(refused="it fails with output_attentions=True", ran=frozenset(ran))
         finally:
             hook.remove()
-    words = next((str(each.message) for each in said if "did not see" in str(each.message)), "")
-    kinds = re.search(r"\(([\w, ]+)\)", words)
+    messages = [str(warning.message) for warning in caught]
+    unseen_warning = next((message for message in messages if "did not see" in message), "")
+    classes = re.search(r"\(([\w, ]+)\)", unseen_warning)
     return Run(
         bool(watched.order) and not watched.is_dense, watched.is_dense,
-        frozenset(kinds[1].split(", ") if kinds else ()), "", frozenset(ran),
+        frozenset(classes[1].split(", ") if classes else ()), "", frozenset(ran),
     )  # fmt: skip
 
 
 @cache
-def _modules(family: str) -> list[Any]:
+def _source_modules(family: str) -> list[Any]:
     import transformers.models
 
     folder = Path(next(iter(transformers.models.__path__))) / family
-    homes: list[Any] = []
+    source_modules: list[Any] = []
     for file in sorted(folder.glob("modeling_*.py")):
         try:
-            homes.append(importlib.import_module(f"transformers.models.{family}.{file.stem}"))
+            source_modules.append(
+                importlib.import_module(f"transformers.models.{family}.{file.stem}")
+            )
         except ImportError:  # a package that is not installed here
             continue
-    return homes
+    return source_modules
 
 
-def _kinds(homes: list[Any]) -> list[type[Any]]:
-    """The models of a family, those without a head first."""
+def _model_classes(source_modules: list[Any]) -> list[type[Any]]:
+    """The model classes of a family, those without a head first."""
     from transformers import PreTrainedModel
 
-    kinds = [
-        kind
-        for home in homes
-        for kind in vars(home).values()
-        if isinstance(kind, type) and issubclass(kind, PreTrainedModel)
-        and kind.__module__ == home.__name__ and "PreTrained" not in kind.__name__
-        and kind.config_class is not None
+    classes = [
+        each
+        for source_module in source_modules
+        for each in vars(source_module).values()
+        if isinstance(each, type) and issubclass(each, PreTrainedModel)
+        and each.__module__ == source_module.__name__ and "PreTrained" not in each.__name__
+        and each.config_class is not None
     ]  # fmt: skip
-    return sorted(kinds, key=lambda kind: ("For" in kind.__name__, len(kind.__name__)))
+    return sorted(classes, key=lambda each: ("For" in each.__name__, len(each.__name__)))
 
 
-def tiny(kind: type[Any], variant: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
-    """A model of this class at a tiny size, and inputs that it takes."""
+def tiny(model_class: type[Any], variant: dict[str, Any]) -> tuple[nn.Module, dict[str, Any]]:
+    """A tiny model of this class, and inputs that it accepts."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        config = kind.config_class(**options(kind.config_class, variant))
-        if (count := _parameters(kind, config)) > LIMIT:
-            raise ValueError(f"{count:,} parameters at its smallest")
+        config = model_class.config_class(**options(model_class.config_class, variant))
+        if (count := _parameters(model_class, config)) > MAX_PARAMETERS:
+            raise ValueError(
+                f"the tiny model has {count:,} parameters, expected at most {MAX_PARAMETERS:,}"
+            )
         torch.manual_seed(0)
-        model = kind(config).eval()
+        model = model_class(config).eval()
         return model, inputs_for(model, config)
 
 
 def by_hand(
-    homes: list[Any], model: str, config: dict[str, Any], inputs: dict[str, Any]
+    source_modules: list[Any], model: str, config: dict[str, Any], inputs: dict[str, Any]
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """A model of `families.toml`, and its inputs."""
-    kind = next(getattr(home, model) for home in homes if hasattr(home, model))
+    """The model of an entry in `families.toml`, and its inputs."""
+    model_class = next(getattr(each, model) for each in source_modules if hasattr(each, model))
     torch.manual_seed(0)
 
-    def made(name: str, shape: list[int] | dict[str, Any]) -> Any:
+    def make_input(name: str, shape: list[int] | dict[str, Any]) -> Any:
         if isinstance(shape, dict):
             return torch.tensor(shape["values"])
         if name.endswith("ids"):
@@ -321,16 +324,16 @@ def by_hand(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        made_model = kind(kind.config_class(**config)).eval()
-    return made_model, {name: made(name, shape) for name, shape in inputs.items()}
+        tiny_model = model_class(model_class.config_class(**config)).eval()
+    return tiny_model, {name: make_input(name, shape) for name, shape in inputs.items()}
 
 
-def _parameters(kind: type[Any], config: Any) -> int:
-    """How many parameters a model has, without making them."""
+def _parameters(model_class: type[Any], config: Any) -> int:
+    """How many parameters a model has, without allocating them."""
     try:
         with torch.device("meta"):
-            return sum(parameter.numel() for parameter in kind(config).parameters())
-    except Exception:  # one that computes with numbers while it is made
+            return sum(parameter.numel() for parameter in model_class(config).parameters())
+    except Exception:  # a constructor that computes with values, which "meta" lacks
         return 0
 
 
@@ -340,7 +343,7 @@ def _default(config: type[Any]) -> Any:
 
 
 def options(config: type[Any], variant: dict[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Small sizes for whatever a config has, and for the configs inside it."""
+    """Small sizes for the fields of a config and of the configs inside it."""
     default = _default(config)
     names = {name for each in config.__mro__ for name in getattr(each, "__annotations__", {})}
     names |= set(inspect.signature(config.__init__).parameters)
@@ -359,9 +362,9 @@ def options(config: type[Any], variant: dict[str, Any], depth: int = 0) -> dict[
             small[name] = value
     layers = next((small[name] for name in ("num_hidden_layers", "n_layer") if name in small), 2)
     for name in names & {"layer_types", "layers_block_type", "mlp_layer_types"} - variant.keys():
-        if isinstance(kinds := _value(default, name), list):
-            mixed = list(dict.fromkeys(kinds))  # one of each kind
-            small[name] = [*mixed, *mixed[-1:] * layers][:layers]
+        if isinstance(layer_types := _value(default, name), list):
+            distinct = list(dict.fromkeys(layer_types))
+            small[name] = [*distinct, *distinct[-1:] * layers][:layers]
     for name in parts:
         part = _value(default, name)
         if name == "backbone_config" and getattr(part, "model_type", "timm").startswith("timm"):
@@ -375,12 +378,12 @@ def options(config: type[Any], variant: dict[str, Any], depth: int = 0) -> dict[
 def _value(config: Any, name: str) -> Any:
     try:
         return getattr(config, name, None)
-    except Exception:  # a field that layers have each for themselves
+    except Exception:  # a field that exists only per layer
         return None
 
 
 def smaller(name: str, value: Any, special: Iterator[int], *, stages: bool) -> Any:
-    """A small value for a field that has this one by default; None to leave it."""
+    """A small value for a field with this default; None to keep the default."""
     if name in SIZES:
         listed = isinstance(SIZES[name], tuple)
         if value is None or listed == isinstance(value, list | tuple):
@@ -403,27 +406,26 @@ def smaller(name: str, value: Any, special: Iterator[int], *, stages: bool) -> A
 
 
 def inputs_for(model: Any, config: Any) -> dict[str, Any]:
-    """The first inputs that the model takes."""
-    failed: Exception | None = None
+    """The first inputs that the model accepts."""
+    first_error: Exception | None = None
     for inputs in _inputs(model, config):
         try:
             model(**inputs)
         except Exception as error:
-            failed = failed or error
+            first_error = first_error or error
         else:
             return inputs
-    raise failed or ValueError(f"reads {model.main_input_name}")
+    raise first_error or ValueError(f"no inputs are known for {model.main_input_name}")
 
 
 def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
-    """Something that a model may read, the likeliest first."""
+    """Inputs that a model may accept, the likeliest first."""
     name = model.main_input_name
     parameters = inspect.signature(model.forward).parameters
     ids = torch.randint(30, 60, (1, 12))
     extra: dict[str, Any] = {}
-    for writing in ("decoder_input_ids", "decoder_inputs_embeds"):
-        if writing == "decoder_input_ids" and writing in parameters:
-            extra[writing] = ids[:, :4]
+    if "decoder_input_ids" in parameters:
+        extra["decoder_input_ids"] = ids[:, :4]
     for each, parameter in parameters.items():
         if parameter.default is parameter.empty and re.search(r"_(pixel_values|masks)$", each):
             extra[each] = torch.randn(next(_pixel_shapes(config)))
@@ -455,16 +457,13 @@ def _inputs(model: Any, config: Any) -> Iterator[dict[str, Any]]:
                 "grid_thw": torch.tensor([[1, 4, 4]]),
             }
     if "past_values" in parameters:
-        length, later = (
-            getattr(config, "context_length", 8),
-            getattr(config, "prediction_length", 4),
-        )
-        before = length + max(getattr(config, "lags_sequence", None) or [0])
-        past, future = torch.randn(1, before), torch.randn(1, later)
+        length = getattr(config, "context_length", 8)
+        past = length + max(getattr(config, "lags_sequence", None) or [0])
+        future = getattr(config, "prediction_length", 4)
         yield {
-            "past_values": past, "past_time_features": torch.randn(1, before, 1),
-            "past_observed_mask": torch.ones(1, before), "future_values": future,
-            "future_time_features": torch.randn(1, later, 1),
+            "past_values": torch.randn(1, past), "past_time_features": torch.randn(1, past, 1),
+            "past_observed_mask": torch.ones(1, past), "future_values": torch.randn(1, future),
+            "future_time_features": torch.randn(1, future, 1),
         }  # fmt: skip
         for channels in (1, getattr(config, "num_input_channels", 1)):
             yield {"past_values": torch.randn(1, length, channels)}
@@ -499,11 +498,11 @@ def _pixel_shapes(config: Any) -> Iterator[tuple[int, ...]]:
 
 
 def page(rows: list[Row]) -> str:
-    """The table, and what its words mean."""
+    """The page: the table, and what its terms mean."""
     import transformers
 
-    count = {kind: sum(row.seen == kind for row in rows) for kind in sorted({r.seen for r in rows})}
-    totals = ", ".join(f"{number} {kind}" for kind, number in count.items())
+    counts = Counter(row.seen for row in rows)
+    totals = ", ".join(f"{count} {seen}" for seen, count in sorted(counts.items()))
     ran = sum(row.known == "run" for row in rows)
     lines = [
         "# Hugging Face families, and how each is seen",

@@ -1,8 +1,8 @@
-"""Measure what the heads of the shipped models do, and write insight/head_labels.json.
+"""Measure the roles of the shipped models' heads and write insight/head_labels.json.
 
     python dev/head_labels.py
 
-Both models take about two minutes of processor time.
+This takes about two minutes of processor time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The share of texts that `show` opens at a sensible link, as a Markdown table in docs/openings.md.
 
-    python dev/openings.py            both halves of tests/insight/openings/, and writes the page
-    python dev/openings.py tuning -v  one half, with every opening; the other stays unseen
+    python dev/openings.py            judge both halves of tests/insight/openings/, write the page
+    python dev/openings.py tuning -v  judge one half and print every opening; the other stays unseen
 
-A link counts where a person who wrote the text said so, before anything was measured: the pairs of
-words in the .toml files, either way round.
+A link is sensible if the author of the text listed it before anything was measured: the pairs of
+words in the .toml files, in either direction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parent.parent / "tests" / "insight" / "openings"
 
 
 def stem(word: str) -> str:
-    """A word without its case, its marks and its ending, so that bees and bee are the same."""
+    """A word without case, punctuation and ending, so that bees and bee are the same."""
     letters = "".join(letter for letter in word.casefold() if letter.isalnum())
     for ending in ("ings", "ing", "es", "s", "ed"):
         if len(letters) > len(ending) + 2 and letters.endswith(ending):
@@ -33,7 +33,7 @@ def stem(word: str) -> str:
 
 
 def words_of(recording: Recording) -> tuple[str, str] | None:
-    """Query and key of the link that a view opens at."""
+    """The query and key words of the link that a view opens at, or None if it has none."""
     if salient(recording) is None:
         return None
     link = opening(recording)
@@ -41,7 +41,7 @@ def words_of(recording: Recording) -> tuple[str, str] | None:
 
 
 def is_sensible(pair: tuple[str, str] | None, listed: list[str]) -> bool:
-    """Whether a person would call the link sensible."""
+    """Whether a link is among those listed as sensible."""
     if pair is None:
         return False
     query, key = map(stem, pair)
@@ -52,16 +52,16 @@ def is_sensible(pair: tuple[str, str] | None, listed: list[str]) -> bool:
 
 
 def judge(model: Model, half: str, *, verbose: bool = False) -> tuple[Counter[str], Counter[str]]:
-    """Sensible openings and all of them, by kind of text."""
-    right, total = Counter[str](), Counter[str]()
+    """The numbers of sensible openings and of texts, by kind of text."""
+    sensible, total = Counter[str](), Counter[str]()
     for entry in tomllib.loads((FOLDER / f"{half}.toml").read_text(encoding="utf-8"))["text"]:
         pair = words_of(read(model, entry["text"]).recording)
-        good = is_sensible(pair, entry["sensible"])
-        right[entry["kind"]] += good
+        is_good = is_sensible(pair, entry["sensible"])
+        sensible[entry["kind"]] += is_good
         total[entry["kind"]] += 1
         if verbose:
-            print("yes" if good else "NO ", entry["kind"], pair)
-    return right, total
+            print("yes" if is_good else "NO ", entry["kind"], pair)
+    return sensible, total
 
 
 PAGE = """# Where a view opens
@@ -84,10 +84,10 @@ def main() -> None:
     model = load("minilm")
     lines = ["| half | sensible openings | of texts | share |", "|---|---|---|---|"]
     for half in halves or ["tuning", "held_out"]:
-        right, total = judge(model, half, verbose="-v" in sys.argv)
-        share = right.total() / total.total()
+        sensible, total = judge(model, half, verbose="-v" in sys.argv)
+        share = sensible.total() / total.total()
         name = half.replace("_", " ")
-        lines.append(f"| {name} | {right.total()} | {total.total()} | {share:.0%} |")
+        lines.append(f"| {name} | {sensible.total()} | {total.total()} | {share:.0%} |")
     print("\n".join(lines))
     if not halves:
         page = PAGE.format(table="\n".join(lines))

@@ -1,6 +1,7 @@
-"""What LayoutLMv2 takes from detectron2, a package that cannot be installed: for `families.py`.
+"""Stand-ins, for `families.py`, for what LayoutLMv2 imports from detectron2.
 
-Its attention is transformers' own code, and runs over any features of a picture.
+That package cannot be installed. The model's attention is transformers' own code and runs on any
+image features.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from torch import Tensor, nn
 
 
 @contextmanager
-def stand_ins(family: str, homes: list[Any]) -> Generator[None]:
-    """Within the block, a family's modules find what they would import."""
+def stand_ins(family: str, source_modules: list[Any]) -> Generator[None]:
+    """Patch a family's modules with its stand-ins within the block."""
     with ExitStack() as stack:
-        for home in homes:
+        for source_module in source_modules:
             for name, part in _PARTS.get(family, {}).items():
-                stack.enter_context(patch.object(home, name, part, create=True))
+                stack.enter_context(patch.object(source_module, name, part, create=True))
         yield
 
 
-class _Pictures(nn.Module):
-    """In place of a feature pyramid: a picture as `b n c`."""
+class _Backbone(nn.Module):
+    """In place of a feature pyramid network: an image as features `b n c`."""
 
     cfg = SimpleNamespace(MODEL=SimpleNamespace(PIXEL_MEAN=[0.0] * 3, PIXEL_STD=[1.0] * 3))
 
@@ -40,14 +41,14 @@ class _Pictures(nn.Module):
         return self.pool(self.project(images)).flatten(2).transpose(1, 2)
 
 
-def _nothing(*_: object) -> None:
+def _no_check(*_: object) -> None:
     """In place of the check that a package is installed."""
 
 
 _PARTS: dict[str, dict[str, Any]] = {
     "layoutlmv2": {
-        "LayoutLMv2VisualBackbone": _Pictures,
+        "LayoutLMv2VisualBackbone": _Backbone,
         "detectron2": SimpleNamespace(layers=SimpleNamespace(FrozenBatchNorm2d=nn.BatchNorm2d)),
-        "requires_backends": _nothing,
+        "requires_backends": _no_check,
     },
 }

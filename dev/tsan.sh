@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The worker pool under the thread sanitizer: calls from several threads at once. The driver has no OpenMP in it, so the
-# pool of our own serves it. Arguments: the number of problems of each thread, and the seed.
+# Tests the worker pool under the thread sanitizer with calls from several threads at once. The driver does not load OpenMP,
+# so jobs run on our own pool. Arguments: the number of problems per thread, and the seed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$PWD/.venv/bin:$PATH" TSAN_OPTIONS=halt_on_error=1

@@ -1,4 +1,4 @@
-"""The operation: exact attention, a mask that is a rule, and a lens that sees the weights go by."""
+"""The operation: exact attention, masks as rules, and a lens that records what was attended to."""
 
 import torch
 

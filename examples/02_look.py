@@ -1,4 +1,4 @@
-"""A sentence through a real encoder: who looks at whom, every step, and the page."""
+"""A sentence through a real encoder: which tokens attend to which, every step, and the page."""
 
 import limelight as ll
 

@@ -1,4 +1,4 @@
-"""Watch a GPT written from scratch: nothing in it knows of limelight."""
+"""Watch a GPT written from scratch, without any change to it."""
 
 import torch
 import torch.nn.functional as F
@@ -56,7 +56,7 @@ letters = sorted(set(text))
 ids = torch.tensor([[letters.index(letter) for letter in text]])
 model = GPT(len(letters))
 
-# A hundred steps on one line are enough for heads to look for something.
+# A hundred steps on one line are enough for the heads to learn a pattern.
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 for _ in range(100):
     loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[0, 1:])
@@ -75,5 +75,5 @@ for weight, key in zip(links.weights[0, 0, -1], links.indices[0, 0, -1], strict=
     print(f"{text[key]!r} ({weight:.2f})", end=" ")
 print()
 
-with torch.no_grad(), ll.serving():  # the same model on limelight's kernels, without sight
+with torch.no_grad(), ll.serving():  # the same model on limelight's kernels, not recorded
     print("the same numbers:", torch.allclose(model(ids), logits, atol=1e-5))
