@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +15,6 @@ TARGET = (
     "`show` of 8,192 tokens ≤ 1.3x the processor time of `look`, < 2 GB; of 1,825 tokens ≤ 0.5x "
     "beyond it; a recording of 8,192 tokens < 200 MB, loaded in < 3 s"
 )
-
-LIMELIGHT = str(Path(sys.executable).with_name("limelight"))
 
 _SHOWN = """
 from contextlib import redirect_stdout
@@ -44,6 +39,19 @@ seconds(lambda: ll.look("warm up", model))
 calls = {"load": lambda: ll.load("smollm2"), "look": lambda: ll.look(text, model), "show": shown}
 rounds = [{name: seconds(call) for name, call in calls.items()} for _ in range(int(sys.argv[3]))]
 print(json.dumps({name: median(each[name] for each in rounds) for name in calls}))
+"""
+
+# The process reports its own peak: ru_maxrss of a child counts the memory that it shared with its
+# parent between fork and exec.
+_PEAK = """
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from limelight.cli.show import show
+
+with redirect_stdout(StringIO()):
+    show(None, file=Path(sys.argv[1]), model="smollm2", html=Path(sys.argv[2]))
+print(json.dumps({"bytes": process_memory("VmHWM:")}))
 """
 
 _SAVED = """
@@ -78,8 +86,7 @@ def measure(bench: Bench) -> list[Target]:
         )
         targets.append(at_most(what, after / spent["look"], 0.5))
         bench.say(f"{long} tokens, peak memory")
-        peak = _peak([LIMELIGHT, "show", "--file", texts[long], "--model", "smollm2",
-                      "--html", page])  # fmt: skip
+        peak = child.run(_PEAK, texts[long], page)["bytes"]
         targets.append(at_most(f"{long:,} tokens, peak memory of `show`", peak / 1e9, 2.0, " GB"))
         bench.say(f"{long} tokens, saved and loaded")
         saved = child.run(_SAVED, texts[long], Path(folder) / "recording.safetensors")
@@ -103,13 +110,3 @@ def _text(n: int, folder: Path) -> Path:
     file = folder / f"{n}.txt"
     file.write_text(plays[: tokens.encode(plays).spans[n - 1][1]], encoding="utf-8")
     return file
-
-
-def _peak(command: list[str | Path]) -> int:
-    """The peak memory of a command, in bytes."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise AssertionError(f"{' '.join(map(str, command))} exited with {process.returncode}")
-    return usage.ru_maxrss * 1024
