@@ -288,22 +288,22 @@ def test_a_file_of_version_1_is_read(rec, tmp_path):
         ),
         (
             lambda h, d, t: t["layers.2.top.indices"].view(torch.int16).fill_(16),
-            "top names keys beyond the 16 there are",
+            "top has indices beyond its 16 keys",
         ),
         (
             lambda h, d, t: t.update({"layers.3.top.weights": torch.zeros(1, 12, 16, 5)}),
             "top has indices",
         ),
         (lambda h, d, t: t.update({"flows.3.x": torch.zeros(4, 384)}), "x has shape"),
-        (lambda h, d, t: d["tokens"][5].__setitem__(2, 999), "tokens 5 stands at"),
-        (lambda h, d, t: d["tokens"][5].__setitem__(3, 0), "tokens 5 is of word 0 after word"),
+        (lambda h, d, t: d["tokens"][5].__setitem__(2, 999), "tokens 5 spans"),
+        (lambda h, d, t: d["tokens"][5].__setitem__(3, 0), "tokens 5 is in word 0, after word"),
         (lambda h, d, t: d["made"].update(by="\ud800"), "made 'by' must be Unicode, found half"),
         (lambda h, d, t: d["made"].update({"\ud800": ""}), "name in made must be Unicode"),
         (
             lambda h, d, t: d["head_numbers"].__setitem__(0, 2**70),
             "each of head_numbers must be a whole number of at most 2147483647",
         ),
-        (lambda h, d, t: d["tokens"][15].__setitem__(3, 2**70), "tokens 15 is of word 1180591"),
+        (lambda h, d, t: d["tokens"][15].__setitem__(3, 2**70), "tokens 15 is in word 1180591"),
         (lambda h, d, t: d.update(windows=[[16, 1, 16]]), "does not fit 16 keys"),
         (
             lambda h, d, t: t.update({"layers.0.source.bias": torch.zeros(0, 16)}),
@@ -344,7 +344,7 @@ def test_weights_below_0_are_none(tmp_path):
     path = tmp_path / "seen.safetensors"
     Recording.of_weights([torch.eye(3)[None]], ["a", "b", "c"]).save(path)
     rewrite(path, lambda h, d, t: t["layers.0.source.weights"].neg_() is None)
-    with pytest.raises(FileError, match="weights are below 0"):
+    with pytest.raises(FileError, match="weights must be at least 0"):
         Recording.load(path)
 
 

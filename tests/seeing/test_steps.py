@@ -231,7 +231,7 @@ def test_the_story_of_one_token():
     assert [step.name for step in steps] == NAMES
     story = steps.story("it")
     assert story == steps.story(rec.find("it")[0])
-    assert story[0].startswith('"it" asks')
+    assert story[0].startswith('"it" has a query of 32 numbers')
     assert 'best match "animal" 0.677' in story[2]
     assert 'takes 68% of the value of "animal"' in story[3]
     torch.testing.assert_close(steps["weights"].value, rec.weights(3, 1), atol=1e-6, rtol=1e-5)

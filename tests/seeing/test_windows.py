@@ -33,7 +33,7 @@ def test_weights_of_many_windows_are_not_kept_and_the_same_links_are_shown(
     bare = read(minilm, STORY).recording
     assert whole.layers[0].source is not None
     assert bare.layers[0].source is None
-    assert bare.made["weights"] == "not kept of so many windows: only what the lens recorded"
+    assert bare.made["weights"] == "not kept for so many windows: only what the lens recorded"
     # what was recorded belongs to its rows alone: no view holds on to a whole window
     top = bare.layers[0].top.weights
     assert top.untyped_storage().nbytes() == top.nbytes
@@ -80,5 +80,5 @@ def test_what_is_too_long_is_said(minilm: ll.Encoder, monkeypatch: pytest.Monkey
 def test_windows_that_do_not_fit_are_refused() -> None:
     whole = ll.Recording.of_weights([torch.eye(3)[None]], ["a", "b", "c"])
     for wrong in ((Window(2, 0, 3),), (Window(3, 1, 3),), (Window(3, -1, 3),)):
-        with pytest.raises(ShapeError, match=r"windows are of|does not fit"):
+        with pytest.raises(ShapeError, match=r"windows hold|does not fit"):
             ll.Recording(whole.text, whole.tokens, whole.layers, windows=wrong)

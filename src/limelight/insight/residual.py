@@ -26,7 +26,7 @@ from limelight.ops.lens.spec import Lens
 from limelight.seeing.recording.picks import Pick, find_tokens
 from limelight.seeing.recording.recording import Recording
 from limelight.seeing.recording.tokens import Token, place_tokens
-from limelight.seeing.steps.flow import Map, input_maps
+from limelight.seeing.steps.flow import Projection, input_projections
 
 Parts = dict[str, Tensor]
 """what the vectors of some tokens are the sum of: p m each, by source"""
@@ -115,7 +115,7 @@ class ResidualDecomposition:
             )
         self.model, self.runner, self.tokens = model, runner_for(model, ids), tokens
         self.layer, self.head, self.attention = layer, head, blocks[layer].attention
-        self._maps = input_maps(self.attention)
+        self._maps = input_projections(self.attention)
         self._blocks = blocks
         self._calls: list[AttentionCall] = []
         self._heads: list[Tensor] = []
@@ -284,7 +284,7 @@ class ResidualDecomposition:
         """W_v of the head: e m; m/h where it sees a slice of the input."""
         return self._maps[2].of_head(self.group).weight.T.double()
 
-    def _projected(self, parts: Parts, own: Map) -> Tensor:
+    def _projected(self, parts: Parts, own: Projection) -> Tensor:
         """Parts through one of the head's maps, its bias last: s p d."""
         stacked = torch.stack(list(parts.values()))
         if self.attention.heads_see == "slice":

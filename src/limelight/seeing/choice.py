@@ -9,15 +9,15 @@ from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.counts import counts
 
 LENS = Lens(top=8, entropy=True, distance=True, received=True)
-"""The lens unless another is given."""
+"""The default lens."""
 
 
 def check_chosen(
     name: str, numbers: Sequence[int] | None, size: int | None
 ) -> tuple[int, ...] | None:
-    """The layers or heads that are chosen: different numbers, below `size` where it is known.
+    """The chosen layers or heads, checked: different numbers, below `size` where that is known.
 
-    None chooses all.
+    None stands for all of them.
     """
     if numbers is None:
         return None

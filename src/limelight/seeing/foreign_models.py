@@ -1,4 +1,4 @@
-"""Looking with models that are not ours: Hugging Face's, and any other module."""
+"""`look` with models that are not limelight's own: Hugging Face's, and any other module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def look_with_foreign_model(
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     tokenizer: PreTrainedTokenizerBase | None,
-    part: str | None = None,
+    stack: str | None = None,
 ) -> Recording:
     """What a module attends to while it reads a text, or token ids `n`, through `watch`."""
     if not isinstance(model, nn.Module):
@@ -34,19 +34,19 @@ def look_with_foreign_model(
             f"model must be a name, a path or a torch.nn.Module, found {type(model).__name__}"
         )
     inputs, taken = _inputs(model, text, tokenizer)
-    stack, runner = None, model
+    watched_stack, runner = None, model
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        stack = "self" if target is None or part == "encoder" else part or "cross"
-        if target is None and part not in (None, "encoder"):
-            raise OptionError(f"stack={part!r} needs a target: what the model writes")
-        if stack == "self":
+        watched_stack = "self" if target is None or stack == "encoder" else stack or "cross"
+        if target is None and stack not in (None, "encoder"):
+            raise OptionError(f"stack={stack!r} needs a target: what the model writes")
+        if watched_stack == "self":
             runner = model.get_encoder()  # pyright: ignore[reportCallIssue]
         else:
             assert target is not None
             inputs["labels"] = _target_ids(target, tokenizer).to(inputs["input_ids"].device)
     elif target is not None:
         raise OptionError(f"a {type(model).__name__} does not take a target")
-    elif part is not None:
+    elif stack is not None:
         raise OptionError(f"a {type(model).__name__} does not take a stack")
     training = model.training
     model.eval()
@@ -55,10 +55,10 @@ def look_with_foreign_model(
             runner(**inputs) if "input_ids" in inputs else runner(inputs["tokens"])
     finally:
         model.train(training)
-    if stack not in watched.stacks:
-        stack = None
+    if watched_stack not in watched.stacks:
+        watched_stack = None
     recording = watched.recording(
-        tokenizer, text=text if isinstance(text, str) else None, stack=stack
+        tokenizer, text=text if isinstance(text, str) else None, stack=watched_stack
     )
     made = {**recording.made, "taken": taken}
     return replace(recording, made=made, model=type(model).__name__)
@@ -67,7 +67,7 @@ def look_with_foreign_model(
 def _inputs(
     model: nn.Module, text: str | Tensor, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[dict[str, Any], str]:
-    """What the module is given, and in words how much of the text that is."""
+    """The module's inputs, and in words how much of the text they hold."""
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     hugging_face = hasattr(model, "main_input_name")
     if isinstance(text, Tensor):

@@ -1,4 +1,4 @@
-"""Looking at a text with a model: what every layer and head attends to."""
+"""`look`: what every layer and head of a model attends to in a text or a picture."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from limelight.seeing.own_models import (
     check_stack,
     look_at_packed,
     look_with_own_model,
-    warn_of_cuts,
+    warn_if_truncated,
 )
 from limelight.seeing.pictures import is_ours, is_picture, look_at_picture
 from limelight.seeing.recording.recording import Recording
@@ -71,8 +71,8 @@ def look(
     """Run a model on a text or a picture and record what every layer and head attends to.
 
     A text longer than the model's context is cut; a warning and `recording.made` say how much was
-    taken. Many texts are read some at a time, without padding, and give an iterator of recordings;
-    with `Lens(..., keep=False)` these are statistics alone.
+    taken. A list of texts is read in packed batches, without padding, and gives an iterator
+    of recordings; with `Lens(..., keep=False)` these hold statistics only.
 
     Args:
         text: what to read: a text, the token ids of one (`n`), or a list of texts. For a vision
@@ -80,10 +80,10 @@ def look(
             model expects and normalised, or a tensor `3 h w` of floats, which is taken as it is.
         model: a name or path for `load`, a loaded model, a Hugging Face model, or any module that
             takes token ids `b n`.
-        lens: what to note of the weights.
+        lens: what to record of the weights.
         target: for a model that reads a source and writes a target: the target. What is recorded
-            then is how the target's tokens look at the source's; without, how the source's tokens
-            look at one another.
+            then is how the target's tokens look at the source's; without a target, how the source's
+            tokens look at one another.
         layers: the layers to record, by number; all unless given.
         heads: the heads to record, by number; all unless given.
         tokenizer: of the Hugging Face model.
@@ -114,8 +114,6 @@ def look(
             f"a VisionEncoder reads pictures (PIL's, an array or a tensor), found "
             f"{type(text).__name__}"
         )
-    if stack not in (None, "encoder", "decoder", "cross"):
-        raise OptionError(f"stack must be 'encoder', 'decoder' or 'cross', found {stack!r}")
     if not isinstance(text, str | Tensor) and _are_texts(text):
         return _look_at_all(text, model, lens, target, layers, heads, tokenizer, stack)
     source = _input(text)
@@ -125,7 +123,7 @@ def look(
         recording = look_with_foreign_model(
             model, source, target, lens, layers, heads, tokenizer, stack
         )
-    warn_of_cuts(recording, stacklevel=3)
+    warn_if_truncated(recording, stacklevel=3)
     return recording
 
 
@@ -177,13 +175,13 @@ def _look_at_all(
 
 @lru_cache(maxsize=2)
 def _loaded(name: str, _files: tuple[tuple[str, int, int, int], ...]) -> Model:
-    """A notebook looks again and again with the same model, until its files change."""
+    """The model, cached until its files change: a notebook looks with the same one many times."""
     return load(name)
 
 
 def _files(path: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """What tells one state of a model's files from another; nothing for the name of a model."""
-    # Not all the way down: a path may name a folder that is no model's.
+    """The state of a model's files, which changes when one of them does; empty for a name."""
+    # Two levels only: the path may be a large folder that holds no model.
     files = [*path.glob("*"), *path.glob("*/*")] if is_folder(path) else [path]
     states = ((str(file), file.stat()) for file in sorted(files) if is_file(file))
-    return tuple((name, now.st_mtime_ns, now.st_size, now.st_ino) for name, now in states)
+    return tuple((name, stat.st_mtime_ns, stat.st_size, stat.st_ino) for name, stat in states)

@@ -1,4 +1,4 @@
-"""Looking with models of ours: what every layer and head attends to in a text, or in several."""
+"""`look` with limelight's own models, at one text or at several packed into one pass."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from limelight.seeing.steps.flow import Flow, flow_of
 from limelight.version import __version__
 
 FLOW_LIMIT = 512
-"""Tokens up to which the input and output of every layer is kept, for its steps."""
+"""Up to this many tokens the input and output of every layer are kept, for `steps`."""
 
 PACKED_TOKENS = 4096
-"""Tokens of several texts that are read at once."""
+"""Tokens of several texts that are read in one pass, at most."""
 
 StackName = Literal["encoder", "decoder", "cross"]
 """Of an encoder–decoder: within the source, within the target, or from the target to the source."""
@@ -48,34 +48,34 @@ def look_with_own_model(
     heads: Sequence[int] | None = None,
     stack: StackName | None = None,
 ) -> Recording:
-    """As `look`, with one of our models; only `made` says how much of the text was read."""
+    """`look` without its warning: only `made` says how much of the text was read."""
     check_stack(model, target, stack)
     stack = stack or ("encoder" if target is None else "cross")
-    chosen = _Chosen.of(model, layers, heads, stack)
-    read = _read(model, text)
-    written = None if target is None or stack == "encoder" else _read(model, target)
-    keep = lens.keep and len(read.ids) <= FLOW_LIMIT
-    recorder = _Recorder(lens, chosen.modules, keep)
+    selection = _Selection.of(model, layers, heads, stack)
+    source = _tokenize(model, text)
+    written = None if target is None or stack == "encoder" else _tokenize(model, target)
+    keep_flows = lens.keep and len(source.ids) <= FLOW_LIMIT
+    recorder = _Recorder(lens, selection.modules, keep_flows)
     target_ids = None if written is None else _shifted_right(model, written.ids)
-    recorder.run(model, torch.tensor([read.ids]), target_ids)
+    recorder.run(model, torch.tensor([source.ids]), target_ids)
     if written is not None and stack == "decoder":
-        read, written = _as_decoder_input(model, written), None
+        source, written = _as_decoder_input(model, written), None
     return Recording(
-        text=read.text,
-        tokens=read.tokens,
-        layers=tuple(seen.heads(chosen.heads) for seen in recorder.seen()),
+        text=source.text,
+        tokens=source.tokens,
+        layers=tuple(seen.heads(selection.heads) for seen in recorder.seen()),
         model=model.name or type(model).__name__,
-        made=_made(lens, read.taken, "" if written is None else written.taken),
-        layer_numbers=chosen.layers,
-        head_numbers=chosen.heads,
+        made=_made(lens, source.taken, "" if written is None else written.taken),
+        layer_numbers=selection.layers,
+        head_numbers=selection.heads,
         queries=() if written is None else written.tokens,
         query_text="" if written is None else written.text,
-        flows=recorder.flows(all_heads=len(chosen.heads) == model.config.heads),
+        flows=recorder.flows(all_heads=len(selection.heads) == model.config.heads),
     )
 
 
-def warn_of_cuts(recording: Recording, stacklevel: int) -> None:
-    """Warn where a text was longer than the model reads at once."""
+def warn_if_truncated(recording: Recording, stacklevel: int) -> None:
+    """Warn if a text was longer than the model's context."""
     for taken in (recording.made.get("taken", ""), recording.made.get("target taken", "")):
         if taken.startswith("the first"):
             warnings.warn(
@@ -92,43 +92,43 @@ def look_at_packed(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
 ) -> Iterator[Recording]:
-    """A recording of each text; texts are read some at a time, packed into one row.
+    """A recording of each text; as many as fit `PACKED_TOKENS` are packed into one row and pass.
 
-    No text sees another. What layers take in and give out is not kept: `steps` are for one text.
+    No text sees another. Inputs and outputs of layers are not kept: `steps` needs a single text.
     """
-    chosen = _Chosen.of(model, layers, heads)
-    batch: list[_Read] = []
+    selection = _Selection.of(model, layers, heads)
+    batch: list[_TokenizedText] = []
     for text in texts:
-        read = _read(model, text)
-        if batch and sum(len(each.ids) for each in batch) + len(read.ids) > PACKED_TOKENS:
-            yield from _look_at_batch(model, batch, lens, chosen)
+        tokenized = _tokenize(model, text)
+        if batch and sum(len(each.ids) for each in batch) + len(tokenized.ids) > PACKED_TOKENS:
+            yield from _look_at_batch(model, batch, lens, selection)
             batch = []
-        batch.append(read)
-    yield from _look_at_batch(model, batch, lens, chosen)
+        batch.append(tokenized)
+    yield from _look_at_batch(model, batch, lens, selection)
 
 
 def _look_at_batch(
-    model: Encoder | Decoder, batch: list[_Read], lens: Lens, chosen: _Chosen
+    model: Encoder | Decoder, batch: list[_TokenizedText], lens: Lens, selection: _Selection
 ) -> Iterator[Recording]:
-    lengths = [len(read.ids) for read in batch]
-    recorder = _PackedRecorder(lens, chosen.modules, lengths)
-    recorder.run(model, torch.tensor([token for read in batch for token in read.ids]), None)
-    for number, read in enumerate(batch):
-        layers = (recorder.packed[module][number].heads(chosen.heads) for module in chosen.modules)
+    lengths = [len(text.ids) for text in batch]
+    recorder = _PackedRecorder(lens, selection.modules, lengths)
+    recorder.run(model, torch.tensor([token for text in batch for token in text.ids]), None)
+    for number, text in enumerate(batch):
+        seen = (recorder.packed[module][number] for module in selection.modules)
         recording = Recording(
-            text=read.text,
-            tokens=read.tokens,
-            layers=tuple(layers),
+            text=text.text,
+            tokens=text.tokens,
+            layers=tuple(layer.heads(selection.heads) for layer in seen),
             model=model.name or type(model).__name__,
-            made=_made(lens, read.taken),
-            layer_numbers=chosen.layers,
-            head_numbers=chosen.heads,
+            made=_made(lens, text.taken),
+            layer_numbers=selection.layers,
+            head_numbers=selection.heads,
         )
-        warn_of_cuts(recording, stacklevel=5)
+        warn_if_truncated(recording, stacklevel=5)
         yield recording
 
 
-class _Chosen(NamedTuple):
+class _Selection(NamedTuple):
     """The layers and heads to record."""
 
     modules: list[Attention]
@@ -142,29 +142,30 @@ class _Chosen(NamedTuple):
         layers: Sequence[int] | None,
         heads: Sequence[int] | None,
         stack: StackName = "cross",
-    ) -> _Chosen:
+    ) -> _Selection:
         modules = attention_layers(model, stack)
         layers = check_chosen("layers", layers, len(modules))
         heads = check_chosen("heads", heads, model.config.heads)
-        numbers = tuple(range(len(modules)) if layers is None else layers)
-        chosen = tuple(range(model.config.heads) if heads is None else heads)
-        return cls([modules[number] for number in numbers], numbers, chosen)
+        layer_numbers = tuple(range(len(modules)) if layers is None else layers)
+        head_numbers = tuple(range(model.config.heads) if heads is None else heads)
+        chosen = [modules[number] for number in layer_numbers]
+        return cls(chosen, layer_numbers, head_numbers)
 
 
-class _Read(NamedTuple):
-    """What a model takes of a text."""
+class _TokenizedText(NamedTuple):
+    """The part of a text that a model takes, in tokens."""
 
     text: str
     ids: list[int]
     tokens: tuple[Token, ...]
     taken: str
-    """in words, how much of the text that is"""
+    """how much of the text that is, in words"""
 
 
-def _read(model: Model, text: str | Tensor) -> _Read:
+def _tokenize(model: Model, text: str | Tensor) -> _TokenizedText:
     tokens, limit = model.tokens, model.config.context
     if isinstance(text, Tensor):
-        return _read_ids(model, text.tolist())
+        return _tokenize_ids(model, text.tolist())
     if tokens is None:
         raise UnavailableError(
             "this model came without a tokenizer: give token ids instead of a text"
@@ -175,11 +176,11 @@ def _read(model: Model, text: str | Tensor) -> _Read:
     if total > limit:
         encoded = tokens.encode(text, limit=limit)
         taken = f"the first {limit} of {total} tokens"
-    return _Read(text, encoded.ids, _tokens(tokens, text, encoded), taken)
+    return _TokenizedText(text, encoded.ids, _tokens(tokens, text, encoded), taken)
 
 
-def _read_ids(model: Model, ids: list[int]) -> _Read:
-    """Token ids, with the text that they stand for where there is a tokenizer."""
+def _tokenize_ids(model: Model, ids: list[int]) -> _TokenizedText:
+    """Token ids, with their text where there is a tokenizer."""
     last, limit = model.config.vocabulary - 1, model.config.context
     if min(ids) < 0 or max(ids) > last:
         raise OptionError(f"token ids go from {min(ids)} to {max(ids)}, expected 0 to {last}")
@@ -189,14 +190,14 @@ def _read_ids(model: Model, ids: list[int]) -> _Read:
     tokens = model.tokens
     if tokens is None:
         text, named = plain_tokens([str(token) for token in ids])
-        return _Read(text, ids, named, taken)
+        return _TokenizedText(text, ids, named, taken)
     text = tokens.decode(ids)
     encoded = tokens.encode(text)
     if encoded.ids == ids:
-        return _Read(text, ids, _tokens(tokens, text, encoded), taken)
+        return _TokenizedText(text, ids, _tokens(tokens, text, encoded), taken)
     names = [tokens.tokenizer.id_to_token(token) or str(token) for token in ids]
     text, named = plain_tokens(names)
-    return _Read(text, ids, named, taken)
+    return _TokenizedText(text, ids, named, taken)
 
 
 class _Recorder:
@@ -247,7 +248,7 @@ class _Recorder:
         if not isinstance(module, Attention) or module not in self.modules:
             return call.attend()
         if self.lens.keep:
-            call = call.replace(value=_detached(call.value, call.query))
+            call = call.replace(value=_in_own_storage(call.value, call.query))
         out, seen = call.attend(lens=self.lens)
         self._seen[module] = offload(seen, len(self.modules))
         return out
@@ -263,7 +264,7 @@ class _Recorder:
         return [self._seen[module] for module in self.modules]
 
     def flows(self, *, all_heads: bool) -> tuple[Flow, ...]:
-        """What each layer took in and gave out; the output only where all heads were recorded."""
+        """The input and output of each layer; the output only where all heads were recorded."""
         if not self.keep_flows:
             return ()
         kept = [self._flows[module] for module in self.modules]
@@ -271,7 +272,7 @@ class _Recorder:
 
 
 class _PackedRecorder(_Recorder):
-    """The same for several texts packed into one row, recorded one by one."""
+    """Records several texts that are packed into one row, each by itself."""
 
     def __init__(self, lens: Lens, modules: list[Attention], lengths: list[int]) -> None:
         super().__init__(lens, modules, keep_flows=False)
@@ -282,7 +283,7 @@ class _PackedRecorder(_Recorder):
         if not isinstance(call.module, Attention) or call.module not in self.modules:
             return call.attend()
         assert self.lengths is not None
-        # A text that is alone in its row needs no mask around it.
+        # A text by itself needs no mask that keeps others out.
         inside = call.mask.inside if isinstance(call.mask, Documents) else call.mask
         outputs: list[Tensor] = []
         start = 0
@@ -291,18 +292,18 @@ class _PackedRecorder(_Recorder):
             strict=True,
         ):
             query, key, value = tensors
-            own = slice(start, start + query.shape[2])
-            # A table of all texts, of which each has its own square; slopes are the same for all.
-            bias = call.bias[..., own, own] if isinstance(call.bias, Tensor) else call.bias
-            part = call.replace(query=query, key=key, value=value, mask=inside, bias=bias)
-            output, seen = part.attend(lens=self.lens)
+            text = slice(start, start + query.shape[2])
+            # A table covers all texts, and each takes its own square; slopes are the same for all.
+            bias = call.bias[..., text, text] if isinstance(call.bias, Tensor) else call.bias
+            text_call = call.replace(query=query, key=key, value=value, mask=inside, bias=bias)
+            output, seen = text_call.attend(lens=self.lens)
             outputs.append(output)
-            start = own.stop
+            start = text.stop
             self.packed.setdefault(call.module, []).append(seen)
         return torch.cat(outputs, dim=2)
 
 
-def _detached(value: Tensor, query: Tensor) -> Tensor:
+def _in_own_storage(value: Tensor, query: Tensor) -> Tensor:
     """The value in a storage of its own, unless the query shares it.
 
     Rotation copies queries and keys: the value alone would then keep the whole projection alive.
@@ -329,7 +330,7 @@ def attention_layers(model: Model, stack: StackName = "cross") -> list[Attention
 
 
 def check_stack(model: Model, target: str | None, stack: StackName | None) -> None:
-    """Raise where a model has no such stack, or no target to see in it."""
+    """Raise if a model has no such stack, or if the stack needs a target and there is none."""
     if not isinstance(model, Transformer):
         for name, value in (("target", target), ("stack", stack)):
             if value is not None:
@@ -345,7 +346,7 @@ def _shifted_right(model: Model, target: list[int]) -> Tensor:
     return torch.tensor([[*before, *target][: len(target)]])
 
 
-def _as_decoder_input(model: Model, written: _Read) -> _Read:
+def _as_decoder_input(model: Model, written: _TokenizedText) -> _TokenizedText:
     """The target as the decoder reads it: the begin token, then all tokens but the last."""
     begin = None if model.tokens is None else model.tokens.begin
     if model.tokens is None or begin is None:

@@ -36,8 +36,8 @@ def is_picture(source: object) -> bool:
     if isinstance(source, Tensor):
         check_tensor("text", source)
     if isinstance(source, Tensor | np.ndarray):
-        pixels = torch.as_tensor(source[:0]) if source.ndim > 1 else None
-        return pixels is not None and (pixels.is_floating_point() or pixels.dtype == torch.uint8)
+        empty = torch.as_tensor(source[:0]) if source.ndim > 1 else None
+        return empty is not None and (empty.is_floating_point() or empty.dtype == torch.uint8)
     return hasattr(source, "convert")
 
 
@@ -100,7 +100,7 @@ def _name(model: nn.Module) -> str:
 
 
 def _normalisation_of(model: Any) -> Normalisation:
-    """The normalisation that a loaded model expects, where it says so."""
+    """The normalisation that a loaded model expects, if it states one."""
     if isinstance(model, VisionEncoder):
         return model.normalisation
     settings: Any = getattr(model, "pretrained_cfg", None) or {}  # timm's
@@ -109,7 +109,7 @@ def _normalisation_of(model: Any) -> Normalisation:
 
 
 def is_ours(path: str | Path) -> bool:
-    """Whether `load` reads the vision model of this folder; else transformers may."""
+    """Whether `load` reads the vision model in this folder; if not, transformers may."""
     folder = Path(path)
     if is_file(folder / OWN):
         return True
@@ -124,7 +124,7 @@ def load_vision(path: Path) -> tuple[nn.Module, Normalisation]:
     try:
         from transformers import AutoModel
     except ImportError as error:
-        raise UnavailableError("a vision model is read by transformers: pip install it") from error
+        raise UnavailableError("vision models need transformers: pip install transformers") from error
     try:
         model = AutoModel.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:
@@ -133,22 +133,22 @@ def load_vision(path: Path) -> tuple[nn.Module, Normalisation]:
 
 
 def _patch_and_size(model: nn.Module, patch: int | None) -> tuple[int, tuple[int, int] | None]:
-    """The side of a patch, and the height and width that the model expects, where it says so."""
+    """The side of a patch, and the height and width that the model expects, if it states them."""
     config: Any = getattr(model, "config", None)
     if isinstance(model, VisionEncoder):
         assert model.config.patch is not None
         return model.config.patch, model.config.image
     config = getattr(config, "vision_config", config)
-    # timm says it on the module that cuts the picture up, torchvision on the model
-    cut: Any = getattr(model, "patch_embed", model)
-    side = patch or getattr(config, "patch_size", None) or getattr(cut, "patch_size", None)
+    # timm keeps it on the module that makes the patches, torchvision on the model
+    embedding: Any = getattr(model, "patch_embed", model)
+    side = patch or getattr(config, "patch_size", None) or getattr(embedding, "patch_size", None)
     if isinstance(side, Sequence):
         side = side[0] if len(set(side)) == 1 else None
     if not isinstance(side, int) or side < 1:
         raise OptionError(
-            f"a {type(model).__name__} does not say the size of its patches: give it by patch="
+            f"a {type(model).__name__} does not state the size of its patches: give it as patch="
         )
-    names = ((config, "image_size"), (cut, "img_size"), (cut, "image_size"))
+    names = ((config, "image_size"), (embedding, "img_size"), (embedding, "image_size"))
     size: Any = next(filter(None, (getattr(part, name, None) for part, name in names)), None)
     if isinstance(size, int):
         size = (size, size)
@@ -208,7 +208,7 @@ def open_picture(path: Path) -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise UnavailableError("a picture is read by pillow: pip install pillow") from error
+        raise UnavailableError("pictures need pillow: pip install pillow") from error
     try:
         with Image.open(path) as image:
             return image.convert("RGB")

@@ -54,8 +54,8 @@ def stream(
 
     With a lens each token comes with what it attended to while it was written: a `Recording` with
     one query, the new token, over the text before it (of a transformer: over the source). Its row
-    is that of the last place, which the new token was drawn from. A piece is then empty where the
-    token completes no character or may begin a stop string.
+    is that of the last position, from which the new token was sampled. A piece is then empty where
+    the token completes no character or may begin a stop string.
 
         for token, seen in ll.stream(model, "The capital of France is", lens=ll.Lens(top=8)):
             print(token, seen.top(layer=23, head=4, token=0, n=3))
@@ -104,7 +104,7 @@ def _seen(
     layers = attention_layers(model)
     while True:
         rows = _LastRows(layers, lens)
-        # Not across the yield: between two tokens the caller's calls are the caller's own.
+        # Not across the yield: what the caller runs between two tokens is not recorded.
         with intercept(rows.record, locate=rows.locate):
             written = next(pieces, None)
         if written is None:
@@ -117,7 +117,7 @@ def _recording(
     model: GenerativeModel, text: _Text, rows: _LastRows, written: GeneratedToken
 ) -> Recording:
     tokens = place_tokens(text.text, text.spans, text.pieces, text.special)
-    new = text.piece(written.token)
+    new = text.decode(written.token)
     label = text.tokens.piece(written.token)
     special = written.token in text.tokens.special
     return Recording(
@@ -155,7 +155,7 @@ class _LastRows:
         return output
 
     def over(self, keys: int) -> list[Seen]:
-        """By layer, over a text of so many tokens: a window's keys stand at its end."""
+        """By layer, over a text of so many keys; a sliding window holds the last of them."""
         by_layer = (self._seen[layer] for layer in self.layers)
         return [join([Piece(seen, keys - seen.extent.j)]) for seen in by_layer]
 
@@ -173,13 +173,13 @@ class _Text:
         self._stream = tokens.stream()
         self._new = ""
 
-    def piece(self, token: int) -> str:
+    def decode(self, token: int) -> str:
         """The text that a new token completes; empty for part of a character."""
         self._new = self._stream.add(token)
         return self._new
 
     def add(self, token: int, *, source: bool) -> None:
-        """Append the token that was last given to `piece`; a source does not grow."""
+        """Append the token that was last decoded; a source does not grow."""
         if source:
             return
         start = len(self.text)

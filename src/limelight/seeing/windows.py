@@ -1,4 +1,4 @@
-"""A text longer than a model reads at once, looked at in windows that end in one recording."""
+"""Texts longer than a model reads at once: read in windows, joined into one recording."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.errors import OptionError, UnavailableError
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model
-from limelight.models.tokens import Encoded
+from limelight.models.tokens import Encoded, Tokens
 from limelight.models.transformer import Transformer
 from limelight.models.vision import VisionEncoder
 from limelight.ops.calls import AttentionCall, intercept
@@ -27,21 +27,21 @@ from limelight.seeing.recording.recording import Recording, Window
 from limelight.seeing.recording.tokens import Token, place_tokens
 
 _SEARCH = 64
-"""How far to look for the edge of a word: some scripts have none."""
+"""Tokens searched for a word boundary; some scripts have none."""
 
 MOST_CHARACTERS = 1 << 23
-"""Of a text: each token takes some 400 bytes before anything is read."""
+"""Characters of a text: each token takes some 400 bytes before the model runs."""
 MOST_ROWS = 1 << 24
 """Rows of all layers and heads, some 120 bytes each: 233,000 tokens on 72 heads."""
 MOST_SOURCE = 1 << 30
-"""Bytes of queries, keys and values; of windows that have more only statistics are kept."""
+"""Bytes of queries, keys and values of all windows; beyond, only statistics are kept."""
 
-Progress = Callable[[int, int], None]
-"""Called after each layer with how many are done, and of how many."""
+ProgressCallback = Callable[[int, int], None]
+"""Called after each layer with the number of layers done, and of all layers in all windows."""
 
 
 class Reading(NamedTuple):
-    """A text as a model read it, whole or in part."""
+    """The recording of a text, and how much of the text it covers."""
 
     recording: Recording
     total: int
@@ -51,17 +51,16 @@ class Reading(NamedTuple):
     windows: tuple[tuple[int, int], ...]
     """the first token of each window, and one past its last"""
     trained: int | None
-    """tokens that the model was trained on at once, where it says so and windows follow it"""
+    """tokens per training sequence, where the model states it and the windows follow it"""
     unknown: int
-    """tokens of it that the model has no piece for, such as [UNK]"""
+    """tokens outside the vocabulary, such as [UNK]"""
 
 
-class _Part(NamedTuple):
-    """Tokens that are looked at by themselves, and those of them that are recorded here."""
+class _TextWindow(NamedTuple):
+    """Tokens read in one pass, and those of them that are recorded from this pass."""
 
-    first: int
-    last: int
-    own: range
+    tokens: range
+    recorded: range
 
 
 def read(
@@ -69,22 +68,22 @@ def read(
     text: str,
     stride: int | None = None,
     lens: Lens = LENS,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Reading:
-    """Look at a text at once, or in windows where the model was trained on less, or by a stride.
+    """Record a text of any length: in one pass, or in windows where the model takes fewer tokens.
 
-    Each token is recorded in one window: for a model that reads both ways in the one where it
-    stands farthest from an edge, for one that reads forward in the one where it sees most before
-    it. Special tokens that open and close each window are left out of the joined recording. Weights
-    can be recomputed where the windows are few enough to keep what they come from (`MOST_SOURCE`).
+    Each token is recorded in one window: for an encoder in the one where it is farthest from an
+    edge, for a decoder in the one where it has most tokens before it. Special tokens that open and
+    close each window are left out of the joined recording. Weights can be recomputed if queries,
+    keys and values of all windows fit into `MOST_SOURCE`.
 
     Args:
         model: with its tokenizer.
         text: of any length.
         stride: windows begin this many tokens apart. Unless given, windows overlap by half where
-            the model says how many tokens it was trained on; other models take what fits their
+            the model states how many tokens it was trained on; other models take what fits their
             context.
-        lens: what to note.
+        lens: what to record.
         progress: called after each layer.
 
     >>> import limelight as ll
@@ -92,6 +91,36 @@ def read(
     >>> reading.windows, len(reading.recording.tokens)
     (((0, 126), (63, 189), (126, 252), (189, 300)), 300)
     """
+    tokenizer = _tokenizer(model, text)
+    encoded = tokenizer.encode(text)
+    spans = [(start, end) for start, end in encoded.spans if end > start]
+    added, total = len(encoded.spans) - len(spans), len(spans)
+    trained, unknown = _trained_length(model), _count_unknown(tokenizer, encoded)
+    size = min(model.config.context, trained or model.config.context) - added
+    if stride is not None and not 0 < stride <= size:
+        raise OptionError(f"stride must be 1 to {size}, a window's tokens, found {stride}")
+    if total <= size or (stride is None and trained is None):
+        taken = min(total, model.config.context - added)
+        with intercept(_LayerCounter(_layers(model), progress).count):
+            recording = look_with_own_model(model, text, None, lens)
+        return Reading(recording, total, taken, ((0, taken),), None, unknown)
+    taken = min(total, max(size, MOST_ROWS // (_layers(model) * model.config.heads)))
+    tokens, spans = _text_tokens(tokenizer, text, encoded)[:taken], spans[:taken]
+    windows = _windows(model, text, spans, size, stride or max(1, size // 2))
+    with intercept(_LayerCounter(_layers(model) * len(windows), progress).count):
+        recording = _look_in_windows(model, text[: spans[-1][1]], tokens, spans, windows, lens)
+    return Reading(
+        recording,
+        total,
+        taken,
+        tuple((window.tokens.start, window.tokens.stop) for window in windows),
+        trained if stride is None else None,
+        unknown,
+    )
+
+
+def _tokenizer(model: Model, text: str) -> Tokens:
+    """The model's tokenizer; an error if the model or the text cannot be read."""
     if isinstance(model, VisionEncoder):
         raise OptionError("a VisionEncoder reads pictures, found a text")
     if model.tokens is None:
@@ -103,49 +132,20 @@ def read(
             f"text has {len(text):,} characters, expected at most {MOST_CHARACTERS:,}; "
             "a part of it can be looked at"
         )
-    encoded = model.tokens.encode(text)
-    spans = [span for span in encoded.spans if span[1] > span[0]]
-    added, total = len(encoded.spans) - len(spans), len(spans)
-    trained = _trained(model)
-    size = min(model.config.context, trained or model.config.context) - added
-    if stride is not None and not 0 < stride <= size:
-        raise OptionError(f"stride must be 1 to {size}, a window's tokens, found {stride}")
-    several = total > size and (stride is not None or trained is not None)
-    if not several:
-        taken = min(total, model.config.context - added)
-        counter = _Counter(_layers(model), progress)
-        with intercept(counter.count):
-            recording = look_with_own_model(model, text, None, lens)
-        return Reading(recording, total, taken, ((0, taken),), None, _unknown(model, encoded))
-    taken = min(total, max(size, MOST_ROWS // (_layers(model) * model.config.heads)))
-    tokens = _tokens(model, text, encoded)[:taken]
-    spans = spans[:taken]
-    parts = _parts(model, text, spans, size, stride or max(1, size // 2))
-    counter = _Counter(_layers(model) * len(parts), progress)
-    with intercept(counter.count):
-        recording = _look_at_parts(model, text[: spans[-1][1]], tokens, spans, parts, lens)
-    return Reading(
-        recording,
-        total,
-        taken,
-        tuple((part.first, part.last) for part in parts),
-        trained if stride is None else None,
-        _unknown(model, encoded),
-    )
+    return model.tokens
 
 
-def _unknown(model: Model, encoded: Encoded) -> int:
-    """How many tokens stand for what the vocabulary does not know."""
-    assert model.tokens is not None
-    # tokenizers of other kinds (byte-level BPE) know every byte and have no such piece
-    unknown = getattr(model.tokens.tokenizer.model, "unk_token", None)
+def _count_unknown(tokenizer: Tokens, encoded: Encoded) -> int:
+    """How many tokens are the vocabulary's unknown token."""
+    # byte-level BPE encodes every byte and has no such token
+    unknown = getattr(tokenizer.tokenizer.model, "unk_token", None)
     return 0 if unknown is None else encoded.pieces.count(unknown)
 
 
-class _Counter:
-    """Counts attention calls for a progress bar, and changes nothing."""
+class _LayerCounter:
+    """An interceptor that counts attention calls for a progress bar and changes nothing."""
 
-    def __init__(self, total: int, progress: Progress | None) -> None:
+    def __init__(self, total: int, progress: ProgressCallback | None) -> None:
         self.done, self.total, self.progress = 0, total, progress
 
     def count(self, call: AttentionCall) -> Tensor:
@@ -160,10 +160,10 @@ def _layers(model: Model) -> int:
     return len((model.encoder if isinstance(model, Transformer) else model.stack).blocks)
 
 
-def _trained(model: Model) -> int | None:
-    """Tokens that the model was trained on at once, where its files say so: fewer than its context.
+def _trained_length(model: Model) -> int | None:
+    """Tokens per training sequence, where the model's files state it and it is below the context.
 
-    Positions beyond them were never learned, and heads that follow positions go astray there.
+    Positions beyond it were never trained, and heads that depend on positions fail there.
     """
     assert model.tokens is not None
     limits = [model.tokens.trained, model.pooling.limit if isinstance(model, Encoder) else None]
@@ -171,83 +171,82 @@ def _trained(model: Model) -> int | None:
     return min(known, default=None)
 
 
-def _parts(
+def _windows(
     model: Model, text: str, spans: Sequence[tuple[int, int]], size: int, stride: int
-) -> list[_Part]:
-    """Windows until one reaches the end, and the tokens that each answers for."""
+) -> list[_TextWindow]:
+    """Windows over the whole text; between them they record each token once."""
     starts = [0]
     while starts[-1] + size < len(spans):
         starts.append(starts[-1] + stride)
     windows = [_window(text, spans, first, size) for first in starts]
     edges = [0]
     for before, after in itertools.pairwise(windows):
-        middle = (after[0] + before[1]) // 2
-        edges.append(max(edges[-1], middle) if isinstance(model, Encoder) else before[1])
+        middle = (after.start + before.stop) // 2
+        edges.append(max(edges[-1], middle) if isinstance(model, Encoder) else before.stop)
     edges.append(len(spans))
-    owned = itertools.pairwise(edges)
-    return [_Part(*window, range(*own)) for window, own in zip(windows, owned, strict=True)]
+    recorded = itertools.starmap(range, itertools.pairwise(edges))
+    return [_TextWindow(*pair) for pair in zip(windows, recorded, strict=True)]
 
 
-def _window(text: str, spans: Sequence[tuple[int, int]], first: int, size: int) -> tuple[int, int]:
-    """The window that begins at a token, or rather at the next word, so that its tokens stay."""
+def _window(text: str, spans: Sequence[tuple[int, int]], first: int, size: int) -> range:
+    """A window from about this token, moved to word boundaries to be tokenized as in the text."""
     last = min(first + size, len(spans))
     if last < len(spans):
-        last = _word_edge(text, spans, range(last, max(first + 1, last - _SEARCH), -1))
+        last = _word_boundary(text, spans, range(last, max(first + 1, last - _SEARCH), -1))
     if first > 0:
-        first = _word_edge(text, spans, range(first, min(last - 1, first + _SEARCH)))
-    return first, last
+        first = _word_boundary(text, spans, range(first, min(last - 1, first + _SEARCH)))
+    return range(first, last)
 
 
-def _word_edge(text: str, spans: Sequence[tuple[int, int]], places: range) -> int:
-    """The first of these tokens before which there is a space; else the first of them."""
-    for place in places:
-        start = spans[place][0]
+def _word_boundary(text: str, spans: Sequence[tuple[int, int]], candidates: range) -> int:
+    """The first of these tokens with a space before it; the first of all if none has one."""
+    for token in candidates:
+        start = spans[token][0]
         if text[start - 1].isspace() or text[start].isspace():
-            return place
-    return places.start
+            return token
+    return candidates.start
 
 
-def _tokens(model: Model, text: str, encoded: Encoded) -> tuple[Token, ...]:
+def _text_tokens(tokenizer: Tokens, text: str, encoded: Encoded) -> tuple[Token, ...]:
     """The tokens of the text, without those that the tokenizer adds."""
-    assert model.tokens is not None
-    kept = [place for place, (start, end) in enumerate(encoded.spans) if end > start]
+    kept = [index for index, (start, end) in enumerate(encoded.spans) if end > start]
     return place_tokens(
         text,
-        [encoded.spans[place] for place in kept],
-        [encoded.pieces[place] for place in kept],
-        [encoded.ids[place] in model.tokens.special for place in kept],
+        [encoded.spans[index] for index in kept],
+        [encoded.pieces[index] for index in kept],
+        [encoded.ids[index] in tokenizer.special for index in kept],
     )
 
 
-def _look_at_parts(
+def _look_in_windows(
     model: Model,
     text: str,
     tokens: tuple[Token, ...],
     spans: Sequence[tuple[int, int]],
-    parts: Sequence[_Part],
+    windows: Sequence[_TextWindow],
     lens: Lens,
 ) -> Recording:
-    """One recording of all parts, each of which answers for the tokens that it sees best."""
+    """The windows, each read by itself, joined into one recording."""
     pieces: list[list[Piece]] = [[] for _ in range(_layers(model))]
     first: Recording | None = None
     keep = lens.keep
-    for part in parts:
-        recording = _look_at_part(model, text, spans, part, lens)
+    for window in windows:
+        recording = _look_at_window(model, text, spans, window, lens)
         if first is None:
             first = recording
-            keep = keep and len(parts) * _source_size(recording) <= MOST_SOURCE
-        # Cut at once: all that the windows hold together may be larger than the memory.
-        for layer, own in enumerate(pieces):
-            piece = _piece(recording, layer, part)
-            own.append(piece if keep else without_source(piece))
+            keep = keep and len(windows) * _source_size(recording) <= MOST_SOURCE
+        # Cut at once: the tensors of all windows together may exceed the memory.
+        for layer, layer_pieces in enumerate(pieces):
+            piece = _piece(recording, layer, window)
+            layer_pieces.append(piece if keep else without_source(piece))
     assert first is not None
-    longest = max(part.last - part.first for part in parts)
+    longest = max(len(window.tokens) for window in windows)
     made = {
         **first.made,
-        "taken": f"{len(tokens):,} tokens, in {len(parts)} windows of up to {longest:,}",
+        "taken": f"{len(tokens):,} tokens, in {len(windows)} windows of up to {longest:,}",
     }
     if lens.keep and not keep:
-        made["weights"] = "not kept of so many windows: only what the lens recorded"
+        made["weights"] = "not kept for so many windows: only what the lens recorded"
     layers: list[Seen] = []
     while pieces:
         layers.append(join(pieces.pop(0)))
@@ -255,20 +254,23 @@ def _look_at_parts(
     return replace(
         first, text=text, tokens=tokens, queries=(), query_text="", layers=tuple(layers),
         flows=(), made=made,
-        windows=tuple(Window(len(part.own), part.first, part.last - part.first) for part in parts),
+        windows=tuple(
+            Window(len(window.recorded), window.tokens.start, len(window.tokens))
+            for window in windows
+        ),
     )  # fmt: skip
 
 
-def _look_at_part(
-    model: Model, text: str, spans: Sequence[tuple[int, int]], part: _Part, lens: Lens
+def _look_at_window(
+    model: Model, text: str, spans: Sequence[tuple[int, int]], window: _TextWindow, lens: Lens
 ) -> Recording:
-    words = text[spans[part.first][0] : spans[part.last - 1][1]]
-    recording = look_with_own_model(model, words, None, lens)
-    plain = sum(not token.special for token in recording.tokens)
-    if plain != part.last - part.first:
+    first, last = window.tokens[0], window.tokens[-1]
+    recording = look_with_own_model(model, text[spans[first][0] : spans[last][1]], None, lens)
+    count = sum(not token.special for token in recording.tokens)
+    if count != len(window.tokens):
         raise UnavailableError(
-            f"the tokenizer reads tokens {part.first} to {part.last - 1} by themselves as {plain} "
-            "tokens: this text cannot be looked at in windows"
+            f"the tokenizer reads tokens {first} to {last} by themselves as {count} tokens: this "
+            "text cannot be looked at in windows"
         )
     return recording
 
@@ -280,9 +282,10 @@ def _source_size(recording: Recording) -> int:
     return sum(x.nbytes for each in problems for x in (each.query, each.key, each.value))
 
 
-def _piece(recording: Recording, layer: int, part: _Part) -> Piece:
+def _piece(recording: Recording, layer: int, window: _TextWindow) -> Piece:
+    """What a layer saw of the tokens recorded from a window, without its special tokens."""
     opened = next(k for k, token in enumerate(recording.tokens) if not token.special)
-    keys = range(opened, opened + part.last - part.first)
-    shift = opened - part.first
-    own = range(part.own.start + shift, part.own.stop + shift)
-    return Piece(cut_out(recording.layers[layer], own, keys), part.first)
+    keys = range(opened, opened + len(window.tokens))
+    shift = opened - window.tokens.start
+    queries = range(window.recorded.start + shift, window.recorded.stop + shift)
+    return Piece(cut_out(recording.layers[layer], queries, keys), window.tokens.start)

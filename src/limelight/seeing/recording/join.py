@@ -1,4 +1,4 @@
-"""Consecutive calls joined into one: a prompt and the tokens generated after it."""
+"""Calls joined into one: a prompt and its generated tokens, or the windows of a long text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limelight.ops.problem import Problem
 
 
 class Piece(NamedTuple):
-    """What was seen of one call, and where its first key stands in the text."""
+    """What was seen of one call, and the position of its first key in the text."""
 
     seen: Seen
     first_key: int
@@ -32,8 +32,8 @@ class Piece(NamedTuple):
 def join(pieces: Sequence[Piece]) -> Seen:
     """One `Seen` whose queries are those of all pieces, in order, over the keys of all.
 
-    What belongs to a query is put side by side, what keys receive is added up. Pooled maps of
-    different calls cover different cells and have no common map: they are left out.
+    Statistics of queries are concatenated, what keys receive is added up. Pooled maps of different
+    calls cover different cells and cannot be joined: they are left out.
     """
     if len(pieces) == 1 and pieces[0].first_key == 0:
         return pieces[0].seen
@@ -44,24 +44,24 @@ def join(pieces: Sequence[Piece]) -> Seen:
                 f"pieces must all be of b = {b}, h = {h}, found {tuple(piece.seen.extent)}"
             )
     keys = max(piece.last_key for piece in pieces)
-    parts = [piece.seen.statistics for piece in pieces]
+    by_piece = [piece.seen.statistics for piece in pieces]
 
-    def rows(part: Callable[[Statistics], Tensor | None]) -> Tensor | None:
-        tensors = [tensor for statistics in parts if (tensor := part(statistics)) is not None]
-        return torch.cat(tensors, dim=2) if len(tensors) == len(parts) else None
+    def rows(field: Callable[[Statistics], Tensor | None]) -> Tensor | None:
+        tensors = [tensor for stats in by_piece if (tensor := field(stats)) is not None]
+        return torch.cat(tensors, dim=2) if len(tensors) == len(by_piece) else None
 
-    lse = rows(lambda part: part.lse)
+    lse = rows(lambda stats: stats.lse)
     assert lse is not None
     statistics = Statistics(
         lse=lse,
-        max_score=rows(lambda part: part.max_score),
-        top=_join_links([part.top for part in parts], pieces),
-        entropy=rows(lambda part: part.entropy),
-        distance=rows(lambda part: part.distance),
-        columns=rows(lambda part: part.columns),
-        band=rows(lambda part: part.band),
+        max_score=rows(lambda stats: stats.max_score),
+        top=_join_links([stats.top for stats in by_piece], pieces),
+        entropy=rows(lambda stats: stats.entropy),
+        distance=rows(lambda stats: stats.distance),
+        columns=rows(lambda stats: stats.columns),
+        band=rows(lambda stats: stats.band),
         received=_join_received(pieces, keys),
-        value_top=_join_links([part.value_top for part in parts], pieces),
+        value_top=_join_links([stats.value_top for stats in by_piece], pieces),
     )
     extent = pieces[0].seen.extent._replace(i=lse.shape[2], j=keys)
     lens = replace(pieces[0].seen.lens, map=None)
@@ -92,49 +92,49 @@ def _join_received(pieces: Sequence[Piece], keys: int) -> Tensor | None:
 
 
 def _join_sources(pieces: Sequence[Piece]) -> Joined | None:
-    parts: list[Segment] = []
+    segments: list[Segment] = []
     for seen, first in pieces:
         if seen.source is None:
             return None
-        parts.append(Segment(seen.extent.i, first, seen.extent.j, seen.source))
-    return Joined(tuple(parts))
+        segments.append(Segment(seen.extent.i, first, seen.extent.j, seen.source))
+    return Joined(tuple(segments))
 
 
 def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
-    """What was seen of some queries and a run of keys: exact, without the weight of other keys.
+    """What was seen of some queries and a run of keys, with their exact weights.
 
     Rows sum to less than 1 where the keys left out (a window's own [CLS] and [SEP]) had weight.
-    A mask is a rule of positions, so under one the queries and the keys must be the last ones.
+    A mask is a rule over positions from the end: with one, queries and keys must be the last ones.
     """
     source = seen.source
     if not isinstance(source, Recomputed):
-        raise UnavailableError("only what was computed from queries and keys can be cut out")
+        raise UnavailableError("only a call that keeps its queries and keys can be cut")
     problem, (_, _, i, j) = source.problem, seen.extent
     if not (problem.slopes is problem.bias is problem.factors is None):
-        raise UnavailableError("what has a bias cannot be cut out: it is a table of all positions")
+        raise UnavailableError("a call with a bias cannot be cut: it is a table of all positions")
     if problem.mask is not None and (rows.stop, keys.stop) != (i, j):
         raise UnavailableError(f"queries {rows} and keys {keys} do not end where the call ends")
-    # Of what is recorded, copies: a view would hold on to what is cut away.
-    run, columns = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
+    queries, columns = slice(rows.start, rows.stop), slice(keys.start, keys.stop)
     # The log-sum-exp of the call includes the keys that are left out, and its sinks.
     lse, sinks = (problem.lse, problem.sinks) if len(keys) == j else (seen.lse, None)
     part = replace(
         problem,
-        query=problem.query[:, :, run],
+        query=problem.query[:, :, queries],
         key=problem.key[:, :, columns],
         value=problem.value[:, :, columns],
-        lse=None if lse is None else lse[:, :, run],
+        lse=None if lse is None else lse[:, :, queries],
         sinks=sinks,
     )
-    old, lse = seen.statistics, seen.lse[:, :, run].clone()
+    old, lse = seen.statistics, seen.lse[:, :, queries].clone()
 
     def cut(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor[:, :, run].clone()
+        # a copy: a view would keep all queries alive
+        return None if tensor is None else tensor[:, :, queries].clone()
 
     statistics = Statistics(
         lse=lse,
         max_score=cut(old.max_score),
-        top=None if old.top is None else _cut_links(old.top, run, keys),
+        top=None if old.top is None else _cut_links(old.top, queries, keys),
         entropy=cut(old.entropy),
         distance=cut(old.distance),
         received=None if old.received is None else _received(part, lse if len(keys) < j else None),
@@ -143,15 +143,16 @@ def cut_out(seen: Seen, rows: range, keys: range) -> Seen:
     return Seen(extent, seen.lens, statistics, Recomputed(part))
 
 
-def _cut_links(links: Links, run: slice, keys: range) -> Links:
+def _cut_links(links: Links, queries: slice, keys: range) -> Links:
     """A link to a key that was left out keeps its weight and has no key: −1."""
-    indices = links.indices[:, :, run]
+    indices = links.indices[:, :, queries]
     outside = (indices < keys.start) | (indices >= keys.stop)
-    return Links(links.weights[:, :, run].clone(), (indices - keys.start).masked_fill(outside, -1))
+    weights = links.weights[:, :, queries].clone()
+    return Links(weights, (indices - keys.start).masked_fill(outside, -1))
 
 
 def _received(problem: Problem, lse: Tensor | None) -> Tensor:
-    """What the keys get of these queries only, by the kernel: `b h j`."""
+    """What the keys receive from these queries alone, by the kernel: `b h j`."""
     call = AttentionCall(
         problem.query,
         problem.key,
@@ -184,7 +185,7 @@ def without_keys(before: Piece, after: Piece) -> Piece:
 
 
 def with_keys(pieces: Sequence[Piece]) -> list[Piece]:
-    """Pieces with the keys and values that `without_keys` took, as views of those of later ones."""
+    """Pieces with the keys and values that `without_keys` removed, as views of later pieces'."""
     restored = list(pieces)
     for index in range(len(restored) - 2, -1, -1):
         before, after = restored[index].seen.source, restored[index + 1].seen.source
@@ -207,10 +208,10 @@ def _with_source(piece: Piece, *, key: Tensor, value: Tensor) -> Piece:
 
 
 def own_keys(piece: Piece) -> Piece:
-    """The piece with keys and values of its own, where theirs may be written over.
+    """The piece with its own copy of keys and values that a cache may overwrite.
 
-    A static cache writes each token into one buffer, and a sliding one over the oldest. What was
-    written in place shows by its version; inference tensors have none, and are copied to be safe.
+    A static cache writes each token into one buffer, a sliding one over the oldest. A write in
+    place raises a tensor's version; inference tensors have none and are copied to be safe.
     """
     source = piece.seen.source
     if not isinstance(source, Recomputed):

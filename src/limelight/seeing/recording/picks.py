@@ -10,11 +10,11 @@ from limelight.errors import OptionError
 from limelight.seeing.recording.tokens import Token, words
 
 Pick = SupportsIndex | str | Sequence[SupportsIndex | str]
-"""How a token is named: by its index, by its text, or several of them."""
+"""An index, a text, or several of these."""
 
 
 def single_picks(token: Pick) -> list[int | str]:
-    """What a pick names, one by one: indices and texts."""
+    """The indices and texts of a pick, one by one."""
     if isinstance(token, str):
         return [token]
     try:
@@ -40,8 +40,8 @@ def _index(value: Any) -> int:
 def find_tokens(token: Pick, tokens: Sequence[Token]) -> list[int]:
     """The indices of a token, of a word made of several tokens, or of several of these.
 
-    A text must be that of one token or one word only; where it occurs more often the message
-    names the places, one of which can be given instead.
+    A text must match a single token or word; for one that occurs more often the error lists the
+    indices to choose from.
     """
     return [index for pick in single_picks(token) for index in _find(pick, tokens)]
 
@@ -51,26 +51,26 @@ def _find(pick: int | str, tokens: Sequence[Token]) -> list[int]:
         if not -len(tokens) <= pick < len(tokens):
             raise OptionError(f"token must be an index below {len(tokens)}, found {pick}")
         return [pick % len(tokens)]
-    places = _places(pick, tokens)
-    if len(places) > 1:
-        where = ", ".join(str(place[0]) for place in places)
-        raise OptionError(f"token {pick!r} occurs {len(places)} times: give one of {where}")
-    if not places:
+    matches = _matches(pick, tokens)
+    if len(matches) > 1:
+        starts = ", ".join(str(match[0]) for match in matches)
+        raise OptionError(f"token {pick!r} occurs {len(matches)} times: give one of {starts}")
+    if not matches:
         raise OptionError(f"token {pick!r} is not among the {len(tokens)} tokens")
-    return places[0]
+    return matches[0]
 
 
-def _places(text: str, tokens: Sequence[Token]) -> list[list[int]]:
-    """Where a text is one token or one whole word; the other case serves if nothing else does."""
-    for same in (str, str.casefold):
-        folded = same(text.strip())
-        places = [[j] for j, token in enumerate(tokens) if same(token.text) == folded]
-        if not places:
-            places = [
+def _matches(text: str, tokens: Sequence[Token]) -> list[list[int]]:
+    """The tokens or whole words that read as a text; case is ignored if none matches exactly."""
+    for fold in (str, str.casefold):
+        folded = fold(text.strip())
+        matches = [[j] for j, token in enumerate(tokens) if fold(token.text) == folded]
+        if not matches:
+            matches = [
                 word
                 for word in words(tokens)
-                if len(word) > 1 and same("".join(tokens[j].text for j in word)) == folded
+                if len(word) > 1 and fold("".join(tokens[j].text for j in word)) == folded
             ]
-        if places:
-            return places
+        if matches:
+            return matches
     return []

@@ -38,17 +38,17 @@ class Picture:
 
     @property
     def size(self) -> int:
-        """How many tokens it is read as."""
+        """The number of tokens: the leading ones and one for each patch."""
         return self.leading + self.rows * self.columns
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What its tokens are called: [CLS], then "row,column" of each patch."""
+        """The names of its tokens: [CLS], then "row,column" of each patch."""
         first = ("[CLS]", *(f"[REG {n}]" for n in range(1, self.leading)))[: self.leading]
         return (*first, *(f"{r},{c}" for r in range(self.rows) for c in range(self.columns)))
 
     def grid(self, weights: Tensor) -> Tensor:
-        """What belongs to the patches of `size` numbers: `rows columns`."""
+        """Of one number for each token, those of the patches: `rows columns`."""
         return weights[self.leading :].reshape(self.rows, self.columns)
 
     def patch(self, token: int) -> tuple[int, int] | None:

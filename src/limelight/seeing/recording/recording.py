@@ -40,7 +40,7 @@ class Link(NamedTuple):
     query: int
     key: int
     weight: float = float("nan")
-    """not known unless it was seen"""
+    """NaN where it is not known"""
     query_token: str = ""
     """the text of the query"""
     key_token: str = ""
@@ -52,7 +52,7 @@ class Link(NamedTuple):
 
 
 class Strongest(NamedTuple):
-    """The links of largest weight; those that say little are listed apart."""
+    """The links of largest weight; those of the background are listed apart."""
 
     links: list[Link]
     background: list[Link]
@@ -103,7 +103,7 @@ class Recording:
     query_text: str = ""
     """the text that looks; the same as `text` unless given"""
     flows: tuple[Flow, ...] = ()
-    """what each layer took in and gave out, where it was kept: what `steps` is computed from"""
+    """the input and output of each layer, where they were kept: `steps` is computed from them"""
     picture: Picture | None = None
     """the picture whose patches the tokens are, where it is one"""
     windows: tuple[Window, ...] = ()
@@ -111,7 +111,7 @@ class Recording:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        for name, hint in _KINDS.items():
+        for name, hint in _FIELD_TYPES.items():
             check_value(name, getattr(self, name), hint)
         if not self.layers:
             raise OptionError("a recording needs at least one layer, found none")
@@ -166,7 +166,7 @@ class Recording:
         return self.layers[_position("layer", layer, self.layer_numbers)]
 
     def head_position(self, head: int) -> int:
-        """Where a head's statistics stand on the head axis of each `Seen`."""
+        """The index of a head on the head axis of each `Seen`."""
         return _position("head", head, self.head_numbers)
 
     def weights(self, layer: int, head: int) -> Tensor:
@@ -176,8 +176,8 @@ class Recording:
     def find(self, token: Pick, among: tuple[Token, ...] | None = None) -> list[int]:
         """The indices of a token, of a word made of several tokens, or of several of these.
 
-        A text must be that of one token or one word only; where it occurs more often the message
-        names the places, one of which can be given instead.
+        A text must match a single token or word; for one that occurs more often the error lists the
+        indices to choose from.
         """
         return find_tokens(token, self.tokens if among is None else among)
 
@@ -227,7 +227,7 @@ class Recording:
 
     @property
     def nonfinite(self) -> str:
-        """Where the first numbers are not finite, in words; empty where all are.
+        """Where the first non-finite numbers are, in words; empty where all numbers are finite.
 
         A model that overflows gives NaN from some layer on, and no weights there.
         """
@@ -263,7 +263,7 @@ class Recording:
         least: float = 0.0,
         by: Literal["weight", "value"] = "weight",
     ) -> Any:
-        """The recorded links, as an Arrow table: `.to_pandas()`, `polars.from_arrow`.
+        """The recorded links as an Arrow table: `.to_pandas()`, `polars.from_arrow`.
 
         Columns: layer, head, query, key, weight, query_token, key_token. Needs pyarrow.
 
@@ -328,13 +328,13 @@ class Recording:
         return f"Recording of {len(self.tokens)} tokens, {size}: {text!r}"
 
 
-_KINDS: dict[str, Any] = {
+_FIELD_TYPES: dict[str, Any] = {
     "text": str, "tokens": tuple[Token, ...], "layers": tuple[Seen, ...], "model": str,
     "made": Mapping, "layer_numbers": tuple[int, ...], "head_numbers": tuple[int, ...],
     "queries": tuple[Token, ...], "query_text": str, "flows": tuple, "picture": Picture | None,
     "windows": tuple[Window, ...],
 }  # fmt: skip
-"""What the fields of a recording hold."""
+"""The type of each field of a recording."""
 
 _LAST = (1 << 31) - 1
 """The highest number of a layer or a head: tables of links hold them in 32 bits."""
@@ -373,4 +373,4 @@ def _check_windows(windows: tuple[Window, ...], queries: int, keys: int) -> None
         if min(window) < 0 or window.first_key + window.keys > keys:
             raise ShapeError(f"{window} does not fit {keys} keys")
     if total != queries:
-        raise ShapeError(f"windows are of {total} queries, expected {queries}")
+        raise ShapeError(f"windows hold {total} queries, expected {queries}")

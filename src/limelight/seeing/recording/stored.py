@@ -1,10 +1,10 @@
 """Recordings as files: one `.safetensors` with the tensors, and a JSON document in its header.
 
-What a recording holds is written as it is: the statistics; and, where the recording can recompute
-weights, the query, key and value they come from, or the weights themselves. Of a long text these
-would be most of the file (8,192 tokens on 270 heads: 0.9 GB of 1.1), so beyond `MOST_SOURCE` they
-are left out, which `made` says: what is read back has every statistic and no other weight. A
-checksum over all of it is written beside, so that a damaged file is recognised.
+A file holds the statistics and, where the recording can recompute weights, the query, key and value
+they come from, or the weights themselves. For a long text these would be most of the file (8,192
+tokens on 270 heads: 0.9 GB of 1.1), so beyond `MOST_SOURCE` they are left out, and `made` says so:
+what is read back has every statistic and no other weight. A checksum over all of it reveals a
+damaged file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MOST_SOURCE = 128 << 20
 
 
 def write(recording: Recording, path: Path) -> None:
-    """Write a recording in one step: the file is there whole, or not at all."""
+    """Write a recording atomically: the file is complete or not there."""
     from safetensors.torch import save_file
 
     tensors: dict[str, Tensor] = {}
@@ -80,17 +80,17 @@ def write(recording: Recording, path: Path) -> None:
         tensors |= {
             f"flows.{number}.{name}": part for name, part in parts.items() if part is not None
         }
-    # A tensor may be a view of another's storage; a file holds each on its own.
-    alone = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    # Tensors may share storage, which safetensors does not write.
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     text = json.dumps(document, ensure_ascii=False)
     header = {
         "format": FORMAT,
         "version": str(VERSION),
         "document": text,
-        "checksum": checksum(text, alone),
+        "checksum": checksum(text, copies),
     }
     with writing(path) as temporary:
-        save_file(alone, temporary, metadata=header)
+        save_file(copies, temporary, metadata=header)
 
 
 def _without_large_sources(recording: Recording) -> Recording:
@@ -116,7 +116,7 @@ def _source_size(seen: Seen) -> int:
 
 
 def read(path: Path) -> Recording:
-    """Read what `write` wrote; anything else is refused in words."""
+    """Read what `write` wrote; anything else raises a FileError."""
     from safetensors import SafetensorError, safe_open
 
     if is_folder(path):
@@ -127,7 +127,7 @@ def read(path: Path) -> Recording:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             version = _version(path, header)
-            # copies: what is mapped from a file changes with it, after it was checked
+            # copied: a mapped tensor would change with the file after it was checked
             names = list(file.keys())
             tensors = {name: file.get_tensor(name).clone() for name in names}
     except (SafetensorError, OSError) as error:
@@ -145,7 +145,7 @@ def read(path: Path) -> Recording:
 
 
 def checksum(document: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the document and of every tensor's name, kind, shape and bytes."""
+    """SHA-256 of the document and of every tensor's name, type, shape and bytes."""
     digest = hashlib.sha256(document.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -169,33 +169,38 @@ def _version(path: Path, header: Mapping[str, str]) -> int:
 
 def _document(text: str) -> dict[str, Any]:
     try:
-        return _kind("document", json.loads(text), dict)
+        return _check_type("document", json.loads(text), dict)
     except json.JSONDecodeError as error:
         raise FileError("the document in its header is not JSON") from error
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_WORDS = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "a map"}
+_TYPE_NAMES = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a map",
+}
 
 
-def _kind(name: str, value: Any, kind: type[Any]) -> Any:
-    """The value, which must be of this kind and no other: JSON's true is no number."""
-    if type(value) is not kind:
-        raise FileError(f"{name} must be {_WORDS[kind]}, found {json.dumps(value)[:40]}")
-    if kind is str and _SURROGATE.search(value):
+def _check_type(name: str, value: Any, expected: type[Any]) -> Any:
+    """The value, which must be of exactly this type: JSON's true is not a number."""
+    if type(value) is not expected:
+        raise FileError(f"{name} must be {_TYPE_NAMES[expected]}, found {json.dumps(value)[:40]}")
+    if expected is str and _SURROGATE.search(value):
         raise FileError(f"{name} must be Unicode, found half a character")
     return value
 
 
 def _numbers(document: dict[str, Any], name: str) -> tuple[int, ...]:
-    return tuple(
-        _kind(f"each of {name}", number, int) for number in _kind(name, document[name], list)
-    )
+    numbers = _check_type(name, document[name], list)
+    return tuple(_check_type(f"each of {name}", number, int) for number in numbers)
 
 
 def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
     numbers = _numbers(document, "layer_numbers")
-    stored = _kind("layers", document["layers"], list)
+    stored = _check_type("layers", document["layers"], list)
     if len(stored) != len(numbers):
         raise FileError(f"it names {len(numbers)} layers and holds {len(stored)}")
     layers = tuple(
@@ -203,7 +208,7 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
         for number, layer in zip(numbers, stored, strict=True)
     )
     flows: tuple[Flow, ...] = ()
-    if _kind("flows", document["flows"], bool):
+    if _check_type("flows", document["flows"], bool):
         # The first files of version 1 hold no formulas.
         formulas = document.get("formulas", [UNKNOWN] * len(numbers))
         flows = tuple(
@@ -211,26 +216,26 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
                 tensors[f"flows.{number}.x"],
                 tensors.get(f"flows.{number}.memory"),
                 tensors.get(f"flows.{number}.output"),
-                Formulas(*(_kind("each formula", formula, str) for formula in texts)),
+                Formulas(*(_check_type("each formula", formula, str) for formula in texts)),
             )
             for number, texts in zip(numbers, formulas, strict=True)
         )
         for flow, seen in zip(flows, layers, strict=True):
             check_flow(flow, seen.extent)
-    queries, made = document["queries"], _kind("made", document["made"], dict)
+    queries, made = document["queries"], _check_type("made", document["made"], dict)
     recording = Recording(
-        text=_kind("text", document["text"], str),
+        text=_check_type("text", document["text"], str),
         tokens=_tokens("tokens", document["tokens"]),
         layers=layers,
-        model=_kind("model", document["model"], str),
+        model=_check_type("model", document["model"], str),
         made={
-            _kind("each name in made", name, str): _kind(f"made {name!r}", text, str)
+            _check_type("each name in made", name, str): _check_type(f"made {name!r}", text, str)
             for name, text in made.items()
         },
         layer_numbers=numbers,
         head_numbers=_numbers(document, "head_numbers"),
         queries=() if queries is None else _tokens("queries", queries),
-        query_text=_kind("query_text", document["query_text"], str),
+        query_text=_check_type("query_text", document["query_text"], str),
         flows=flows,
         picture=_picture(document, tensors),
         windows=_windows(document),
@@ -243,34 +248,34 @@ def _build(document: dict[str, Any], tensors: dict[str, Tensor]) -> Recording:
 def _picture(document: dict[str, Any], tensors: dict[str, Tensor]) -> Picture | None:
     if "picture" not in document:
         return None
-    stored = _kind("picture", document["picture"], dict)
+    stored = _check_type("picture", document["picture"], dict)
     rows, columns, leading = (
-        _kind(f"{name} of the picture", stored[name], int)
+        _check_type(f"{name} of the picture", stored[name], int)
         for name in ("rows", "columns", "leading")
     )
     return Picture(tensors["picture"], rows, columns, leading)
 
 
 def _windows(document: dict[str, Any]) -> tuple[Window, ...]:
-    # Files that were written before there were windows in them name none.
-    rows = _kind("windows", document.get("windows", []), list)
+    # Older files have no windows.
+    rows = _check_type("windows", document.get("windows", []), list)
     return tuple(
-        Window(*(_kind("each number of a window", number, int) for number in row)) for row in rows
+        Window(*(_check_type("each number of a window", number, int) for number in row))
+        for row in rows
     )
 
 
 def _tokens(name: str, rows: Any) -> tuple[Token, ...]:
-    kinds = {"text": str, "start": int, "end": int, "word": int, "special": bool}
+    types = {"text": str, "start": int, "end": int, "word": int, "special": bool}
     tokens: list[Token] = []
-    for place, row in enumerate(_kind(name, rows, list)):
-        if len(_kind(f"{name} {place}", row, list)) != len(kinds):
-            raise FileError(f"{name} {place} has {len(row)} parts, expected {', '.join(kinds)}")
-        parts = zip(kinds.items(), row, strict=True)
-        tokens.append(
-            Token(
-                *(_kind(f"{part} of {name} {place}", value, kind) for (part, kind), value in parts)
-            )
+    for index, row in enumerate(_check_type(name, rows, list)):
+        if len(_check_type(f"{name} {index}", row, list)) != len(types):
+            raise FileError(f"{name} {index} has {len(row)} parts, expected {', '.join(types)}")
+        fields = (
+            _check_type(f"{field} of {name} {index}", value, expected)
+            for (field, expected), value in zip(types.items(), row, strict=True)
         )
+        tokens.append(Token(*fields))
     return tuple(tokens)
 
 
@@ -278,10 +283,10 @@ def _put_seen(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str, 
     for name, part in seen.statistics._asdict().items():
         if isinstance(part, Links):
             tensors[f"{prefix}.{name}.weights"] = part.weights
-            # −1 wraps to 65,535, which no key of a text this short has
+            # −1 becomes 65,535, which no key of a text this short has
             short = seen.extent.j < 1 << 16
-            kind = torch.uint16 if short else torch.int32
-            tensors[f"{prefix}.{name}.indices"] = part.indices.to(torch.int32).to(kind)
+            dtype = torch.uint16 if short else torch.int32
+            tensors[f"{prefix}.{name}.indices"] = part.indices.to(torch.int32).to(dtype)
         elif isinstance(part, Pooled):
             tensors[f"{prefix}.{name}.mean"], tensors[f"{prefix}.{name}.max"] = part
         elif part is not None:
@@ -313,7 +318,7 @@ def _put_source(prefix: str, seen: Seen, tensors: dict[str, Tensor]) -> dict[str
 
 def _get_seen(prefix: str, layer: dict[str, Any], tensors: dict[str, Tensor]) -> Seen:
     lens = layer["lens"]
-    lens.pop("value_map", None)  # a statistic that older files name
+    lens.pop("value_map", None)  # a statistic of older files
     for name in ("columns", "map"):
         lens[name] = None if lens[name] is None else tuple(lens[name])
     parts: dict[str, Any] = {}
@@ -326,7 +331,7 @@ def _get_seen(prefix: str, layer: dict[str, Any], tensors: dict[str, Tensor]) ->
         elif f"{prefix}.{name}.mean" in tensors:
             parts[name] = Pooled(tensors[f"{prefix}.{name}.mean"], tensors[f"{prefix}.{name}.max"])
     statistics = Statistics(**parts)
-    extent = Extent(*(_kind("each of extent", size, int) for size in layer["extent"]))
+    extent = Extent(*(_check_type("each of extent", size, int) for size in layer["extent"]))
     check_statistics(statistics, extent)
     source = _get_source(f"{prefix}.source", layer, tensors, statistics.lse.dtype)
     return Seen(extent, Lens(**lens), statistics, source)
@@ -338,17 +343,17 @@ def _indices(stored: Tensor) -> Tensor:
 
 
 def _get_source(
-    prefix: str, one: dict[str, Any], tensors: dict[str, Tensor], kind: torch.dtype
+    prefix: str, layer: dict[str, Any], tensors: dict[str, Tensor], dtype: torch.dtype
 ) -> Source | None:
     """What weights of this type are recomputed from."""
-    stored, extent = one["source"], Extent(*one["extent"])
+    stored, extent = layer["source"], Extent(*layer["extent"])
     if stored is None:
         return None
     if stored["kind"] == "weights":
         weights = tensors[f"{prefix}.weights"]
-        check_tensor("weights", weights, extent, kind)
+        check_tensor("weights", weights, extent, dtype)
         if bool((weights < 0).any()):
-            raise FileError("weights are below 0")
+            raise FileError("weights must be at least 0, found some below")
         return StoredWeights(weights)
     mask = stored["mask"]
     problem = Problem(
@@ -366,7 +371,7 @@ def _get_source(
         lse=tensors.get(f"{prefix}.lse"),
         factors=tensors.get(f"{prefix}.factors"),
     )
-    check_call(problem, extent, kind)
+    check_call(problem, extent, dtype)
     if problem.mask is not None:
         problem.mask.check(extent)
     return Recomputed(problem)

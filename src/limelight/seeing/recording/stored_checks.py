@@ -1,4 +1,4 @@
-"""Whether what a file says of a recording can be: a checksum tells damage, not a wrong writer."""
+"""Checks that the parts of a recording's file agree: a checksum finds damage, not wrong writers."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from limelight.seeing.steps.flow import Flow
 
 
 def check_tensor(
-    name: str, tensor: Tensor, shape: Sequence[int], kind: torch.dtype | None = None
+    name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None
 ) -> None:
-    """Raise unless a tensor is of this shape, and of this type or any that attention takes."""
+    """Raise unless a tensor has this shape, and this type or any that attention takes."""
     if tuple(tensor.shape) != tuple(shape):
         raise FileError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(shape)}")
-    if tensor.dtype not in ((kind,) if kind else FLOATING):
-        expected = kind or "a floating-point type that attention takes"
+    if tensor.dtype not in ((dtype,) if dtype else FLOATING):
+        expected = dtype or "a floating-point type that attention takes"
         raise FileError(f"{name} is of {tensor.dtype}, expected {expected}")
 
 
 def check_statistics(statistics: Statistics, extent: Extent) -> None:
-    """Raise unless all statistics belong to weights of this extent, in one type."""
+    """Raise unless all statistics fit weights of this extent, in one type."""
     b, h, i, j = extent
     check_tensor("lse", statistics.lse, (b, h, i))
-    kind = statistics.lse.dtype
+    dtype = statistics.lse.dtype
     for name, part in statistics._asdict().items():
         if part is None:
             continue
         if isinstance(part, Links):
             size = part.weights.shape[-1] if part.weights.ndim else 0
-            check_tensor(f"{name} weights", part.weights, (b, h, i, size), kind)
+            check_tensor(f"{name} weights", part.weights, (b, h, i, size), dtype)
             if part.indices.shape != part.weights.shape:
                 raise FileError(
                     f"{name} has indices {tuple(part.indices.shape)} for weights "
@@ -46,21 +46,21 @@ def check_statistics(statistics: Statistics, extent: Extent) -> None:
             if part.indices.numel() and not -1 <= int(part.indices.min()) <= int(
                 part.indices.max()
             ) < max(j, 1):
-                raise FileError(f"{name} names keys beyond the {j} there are")
+                raise FileError(f"{name} has indices beyond its {j} keys")
         elif isinstance(part, Pooled):
             for tensor in part:
                 cells = tensor.shape[2:] if tensor.ndim == 4 else ()
-                check_tensor(name, tensor, (b, h, *cells), kind)
+                check_tensor(name, tensor, (b, h, *cells), dtype)
         elif name == "received":
-            check_tensor(name, part, (b, h, j), kind)
+            check_tensor(name, part, (b, h, j), dtype)
         elif name == "columns":
-            check_tensor(name, part, (b, h, i, *part.shape[3:4]), kind)
+            check_tensor(name, part, (b, h, i, *part.shape[3:4]), dtype)
         else:
-            check_tensor(name, part, (b, h, i), kind)
+            check_tensor(name, part, (b, h, i), dtype)
 
 
-def check_call(problem: Problem, extent: Extent, kind: torch.dtype) -> None:
-    """Raise unless query, key and value can give weights of this extent and type."""
+def check_call(problem: Problem, extent: Extent, dtype: torch.dtype) -> None:
+    """Raise unless query, key and value give weights of this extent and type."""
     b, h, i, j = extent
     query, key, value = problem.query, problem.key, problem.value
     if not all(part.ndim == 4 for part in (query, key, value)):
@@ -74,8 +74,8 @@ def check_call(problem: Problem, extent: Extent, kind: torch.dtype) -> None:
     if len({query.dtype, key.dtype, value.dtype}) > 1:
         raise FileError(f"query, key and value are of {query.dtype}, {key.dtype}, {value.dtype}")
     computed = torch.promote_types(query.dtype, torch.float32)
-    if computed != kind:
-        raise FileError(f"weights of a {query.dtype} query are {computed}, found {kind}")
+    if computed != dtype:
+        raise FileError(f"weights of a {query.dtype} query are {computed}, found {dtype}")
     for name, shape in (("slopes", (h,)), ("sinks", (h,)), ("lse", (b, h, i))):
         tensor = getattr(problem, name)
         if tensor is not None:
@@ -90,7 +90,7 @@ def check_call(problem: Problem, extent: Extent, kind: torch.dtype) -> None:
 
 
 def check_flow(flow: Flow, extent: Extent) -> None:
-    """Raise unless what entered and left a layer belongs to as many tokens as it saw."""
+    """Raise unless the input and output of a layer have one row for each token that it saw."""
     for name, tensor, rows in (
         ("x", flow.x, extent.i),
         ("memory", flow.memory, extent.j),
@@ -101,13 +101,13 @@ def check_flow(flow: Flow, extent: Extent) -> None:
 
 
 def check_tokens(name: str, tokens: Sequence[Token], text: str) -> None:
-    """Raise unless each token stands within the text, and words are counted upwards."""
+    """Raise unless each token lies within the text, and word numbers never decrease."""
     word = 0
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if not 0 <= token.start <= token.end <= len(text):
             raise FileError(
-                f"{name} {place} stands at {token.start} to {token.end} of a text of {len(text)}"
+                f"{name} {index} spans {token.start} to {token.end}, the text 0 to {len(text)}"
             )
         if not word <= token.word < 1 << 31:
-            raise FileError(f"{name} {place} is of word {token.word} after word {word}")
+            raise FileError(f"{name} {index} is in word {token.word}, after word {word}")
         word = token.word

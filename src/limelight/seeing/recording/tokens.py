@@ -1,4 +1,4 @@
-"""The tokens of a recording: what each shows, where it stands in the text, and its word."""
+"""The tokens of a recording: the label of each, its span in the text, and its word."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 
 class Token(NamedTuple):
-    """One token, as a reader meets it."""
+    """One token, as it is shown to a reader."""
 
     text: str
     """what to show: the part of the text it stands for, or the name of a special token"""
     start: int
     end: int
-    """its place in the text, `text[start:end]`; equal for a token that stands for no text"""
+    """its span in the text, `text[start:end]`; empty for a token that stands for no text"""
     word: int
     """the number of the word it belongs to, counted over the tokens from 0"""
     special: bool = False
@@ -22,8 +22,8 @@ class Token(NamedTuple):
 
     @property
     def separates(self) -> bool:
-        """True for punctuation, spaces and signs: no letter and no digit in it."""
-        return not any(sign.isalnum() for sign in self.text)
+        """True for punctuation, spaces and symbols: no letter and no digit in it."""
+        return not any(character.isalnum() for character in self.text)
 
 
 def place_tokens(
@@ -32,11 +32,11 @@ def place_tokens(
     pieces: Sequence[str],
     special: Sequence[bool],
 ) -> tuple[Token, ...]:
-    """Tokens from their places; a token without a place of its own shows its piece.
+    """Tokens from their spans; a token with an empty span shows its vocabulary piece.
 
-    Spaces around a token belong to no token. Neighbouring tokens form a word where the text runs
-    on between letters, digits and the apostrophes between them; scripts that are written without
-    spaces between words keep their tokens apart.
+    Spaces around a token belong to no token. Neighbouring tokens form a word where letters, digits
+    and the apostrophes between them follow one another; in scripts without spaces between words
+    each token is a word of its own.
     """
     tokens: list[Token] = []
     word = -1
@@ -47,9 +47,9 @@ def place_tokens(
             # White space alone, or nothing.
             start = end = max(start, end) if part else 0
         joined = bool(tokens) and not is_special and not tokens[-1].special
-        if not (joined and end > start and _runs_on(text, tokens[-1], start)):
+        if not (joined and end > start and _continues_word(text, tokens[-1], start)):
             word += 1
-        # white space is shown as what it is, not as the tokenizer's sign for it
+        # white space is shown as it is, not as the tokenizer writes it
         shown = text[start:end] or ("" if is_special else part) or piece
         tokens.append(Token(shown, start, end, word, is_special))
     return tuple(tokens)
@@ -88,7 +88,7 @@ def word_indices(tokens: Sequence[Token]) -> list[int]:
 
 
 def word_at(tokens: Sequence[Token], index: int) -> str:
-    """The word that a token belongs to, whole: what a reader would call it.
+    """The whole word that a token belongs to.
 
     >>> word_at(place_tokens("a pin", [(0, 1), (2, 4), (4, 5)], ["?"] * 3, [False] * 3), 2)
     'pin'
@@ -101,8 +101,8 @@ def word_at(tokens: Sequence[Token], index: int) -> str:
     return "".join(token.text for token in tokens[first : last + 1])
 
 
-def _runs_on(text: str, before: Token, start: int) -> bool:
-    """True where the token at `start` goes on with the word of the token before it."""
+def _continues_word(text: str, before: Token, start: int) -> bool:
+    """True if the token at `start` continues the word of the token before it."""
     if before.end != start or before.start == before.end:
         # Several tokens may share one character (its bytes): they belong together.
         return before.start < before.end and before.start <= start < before.end

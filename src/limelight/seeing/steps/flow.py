@@ -33,39 +33,39 @@ UNKNOWN = Formulas(
 """The formulas where the input was not recorded."""
 
 
-class Map(NamedTuple):
-    """One of the layer's maps, x · weight + bias."""
+class Projection(NamedTuple):
+    """A linear map of a layer, x · weight + bias."""
 
     weight: Tensor
     bias: Tensor | None
 
-    def of_head(self, head: int) -> Map:
-        """Of one head, where there is one map for each."""
-        return Map(self.weight[head], None if self.bias is None else self.bias[head])
+    def of_head(self, head: int) -> Projection:
+        """Of one head, where there is one for each."""
+        return Projection(self.weight[head], None if self.bias is None else self.bias[head])
 
 
-class Maps(NamedTuple):
-    """The maps to a layer's Q, K, V and output; their matrices are the model's own."""
+class Projections(NamedTuple):
+    """The projections of a layer to Q, K, V and output; their matrices are the model's own."""
 
-    query: Map
+    query: Projection
     """h m d and h d"""
-    key: Map
+    key: Projection
     """g m d and g d"""
-    value: Map
+    value: Projection
     """g m e and g e"""
-    output: Map | None
+    output: Projection | None
     """h·e m and m"""
     rotation: Rotation | None
     """cos and sin, `n d` each"""
 
-    def owner(self, head: int) -> int:
-        """The key/value head that a query head shares."""
+    def kv_head(self, head: int) -> int:
+        """The key/value head that a query head attends with."""
         return head // (self.query.weight.shape[0] // self.key.weight.shape[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """What an attention layer did with one text."""
+    """The input and output of an attention layer for one text."""
 
     x: Tensor
     """i m: the tokens that attend"""
@@ -74,7 +74,7 @@ class Flow:
     output: Tensor | None
     """i m: the output of the layer; None where not all heads that make it up are recorded"""
     formulas: Formulas = UNKNOWN
-    maps: Maps | None = None
+    projections: Projections | None = None
     """None for a recording read from a file: the matrices stay with the model"""
 
 
@@ -85,33 +85,34 @@ def flow_of(
     output: Tensor,
     rotation: Rotation | None,
 ) -> Flow:
-    """What a layer did with one text, `1 i m`, kept without gradients."""
+    """The flow of one text, `1 i m`, through a layer, without gradients."""
     return Flow(
         x.detach()[0],
         None if memory is None else memory.detach()[0],
         output.detach()[0],
         _formulas(layer, memory, rotation),
-        _maps(layer, rotation),
+        _projections(layer, rotation),
     )
 
 
 @torch.no_grad()
-def _maps(layer: Attention, rotation: Rotation | None) -> Maps:
+def _projections(layer: Attention, rotation: Rotation | None) -> Projections:
     output = None
     if layer.output is not None:
         bias = layer.output.bias
-        output = Map(layer.output.weight.detach().T, None if bias is None else bias.detach())
+        bias = None if bias is None else bias.detach()
+        output = Projection(layer.output.weight.detach().T, bias)
     if rotation is not None:
         rotation = rotation._replace(cos=rotation.cos[0, :, 0], sin=rotation.sin[0, :, 0])
-    return Maps(*input_maps(layer), output, rotation)
+    return Projections(*input_projections(layer), output, rotation)
 
 
 @torch.no_grad()
-def input_maps(layer: Attention) -> tuple[Map, Map, Map]:
-    """The maps to Q, K and V of each head: weights `h m d`, `g m d`, `g m e`, biases `h d` ….
+def input_projections(layer: Attention) -> tuple[Projection, Projection, Projection]:
+    """The projections to Q, K, V of each head: weights `h m d`, `g m d`, `g m e`, biases `h d` ….
 
     With heads_see="slice" m is the m/h channels of the head's own slice; V_down·V_up is multiplied
-    out where the value map is low-rank.
+    out where the value projection is low-rank.
     """
     weight, bias = layer.inputs.weight.detach(), layer.inputs.bias
     bias = None if bias is None else bias.detach()
@@ -128,8 +129,8 @@ def input_maps(layer: Attention) -> tuple[Map, Map, Map]:
         weights = list(weight.split((d, d, e), dim=1))
         biases = _parts(bias, (d, d, e))
     query, key, value = (
-        Map(w.mT, None if added is None else added.view(w.shape[:2]))
-        for w, added in zip(weights, biases, strict=True)
+        Projection(w.mT, None if b is None else b.view(w.shape[:2]))
+        for w, b in zip(weights, biases, strict=True)
     )
     return query, key, value
 
@@ -154,7 +155,7 @@ def _formulas(layer: Attention, memory: Tensor | None, rotation: Rotation | None
     if rotation is None:
         return plain
     if layer.query_norm is not None:
-        # A norm stands between the matrix and the rotation: they are not two steps of one formula.
+        # The steps compute Q before its rotation as X · W_Q + b_Q, without a norm.
         return plain._replace(query=f"rotated({plain.query})", key=f"rotated({plain.key})")
     return plain._replace(
         query=_rotated("Q unrotated", rotation),

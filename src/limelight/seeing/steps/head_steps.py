@@ -10,13 +10,13 @@ from torch import Tensor
 
 from limelight.ops.backends import reference
 from limelight.ops.problem import Problem
-from limelight.seeing.steps.flow import UNKNOWN, Flow, Formulas, Map
+from limelight.seeing.steps.flow import UNKNOWN, Flow, Formulas, Projection
 
 UNRECORDED = (
     "The input of the layer was not recorded, so X, the layer's matrices and its output are "
     "missing: Q, K and V are as recorded."
 )
-WITHOUT_MAPS = (
+WITHOUT_PROJECTIONS = (
     "The matrices, biases and rotations of the layer stay with the model and are in no file: "
     "Q, K, V and the output are as recorded."
 )
@@ -50,7 +50,7 @@ class HeadSteps(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What all heads compute for a call, by the reference."""
+    """The scores, weights and outputs of all heads of a call."""
 
     scores: Tensor
     """h i j: what softmax takes"""
@@ -62,7 +62,7 @@ class Attended(NamedTuple):
     @classmethod
     @torch.no_grad()
     def of(cls, problem: Problem) -> Attended:
-        """By the reference, whatever implementation ran."""
+        """Computed by the reference, whichever implementation ran."""
         scores = reference.scores(problem)
         weights, _ = reference.normalise(problem, scores)
         value = reference.wide(problem.value)
@@ -82,8 +82,9 @@ def head_steps(
     problem: Problem, attended: Attended, flow: Flow | None, position: int, number: int
 ) -> HeadSteps:
     """The steps of a head: at `position` among the call's heads, `number` among the layer's."""
-    owner = position // (problem.query.shape[1] // problem.key.shape[1])
-    query, key, value = problem.query[0, position], problem.key[0, owner], problem.value[0, owner]
+    kv_head = position // (problem.query.shape[1] // problem.key.shape[1])
+    query = problem.query[0, position]
+    key, value = problem.key[0, kv_head], problem.value[0, kv_head]
     inputs = [] if flow is None else _inputs(flow, number)
     steps = [
         *inputs,
@@ -91,44 +92,44 @@ def head_steps(
         *_attention(problem, attended, position, query, key),
     ]
     if flow is None:
-        return HeadSteps((*steps, *_together(attended, "every recorded head")), UNRECORDED)
-    missing = [] if flow.maps is not None else [WITHOUT_MAPS]
+        return HeadSteps((*steps, *_all_heads(attended, "every recorded head")), UNRECORDED)
+    missing = [] if flow.projections is not None else [WITHOUT_PROJECTIONS]
     if flow.output is None:
         missing.append(SOME_HEADS)
     else:
-        steps += _together(attended, "every head")
+        steps += _all_heads(attended, "every head")
         steps.append(Step("output", flow.formulas.output, "i m", flow.output))
     return HeadSteps(tuple(steps), " ".join(missing))
 
 
 def _inputs(flow: Flow, head: int) -> list[Step]:
-    """The tokens that enter, and the matrices that the layer learned."""
+    """The input of the layer and its learned matrices."""
     steps = [Step("X", "the input of the layer", "i m", flow.x)]
     if flow.memory is not None:
         steps.append(Step("memory", "what is attended to", "j m", flow.memory))
-    maps = flow.maps
-    if maps is None:
+    projections = flow.projections
+    if projections is None:
         return steps
-    size = maps.query.weight.shape[1]
+    size = projections.query.weight.shape[1]
     if size < flow.x.shape[1]:
         first, last = head * size, (head + 1) * size
-        words = f"columns {first} to {last - 1} of X"
-        steps.append(Step("X of the head", words, "i m/h", flow.x[:, first:last]))
-    owner = maps.owner(head)
-    steps += _learned("Q", maps.query.of_head(head), "m d")
-    steps += _learned("K", maps.key.of_head(owner), "m d")
-    steps += _learned("V", maps.value.of_head(owner), "m e")
-    if maps.output is not None and flow.output is not None:
-        steps += _learned("O", maps.output, "h·e m")
-    if maps.rotation is not None:
+        formula = f"columns {first} to {last - 1} of X"
+        steps.append(Step("X of the head", formula, "i m/h", flow.x[:, first:last]))
+    kv_head = projections.kv_head(head)
+    steps += _learned("Q", projections.query.of_head(head), "m d")
+    steps += _learned("K", projections.key.of_head(kv_head), "m d")
+    steps += _learned("V", projections.value.of_head(kv_head), "m e")
+    if projections.output is not None and flow.output is not None:
+        steps += _learned("O", projections.output, "h·e m")
+    if (rotation := projections.rotation) is not None:
         steps += [
-            Step("cos", "of the angle that each position is rotated by", "i d", maps.rotation.cos),
-            Step("sin", "of the same angle, the first half negative", "i d", maps.rotation.sin),
+            Step("cos", "of the angle that each position is rotated by", "i d", rotation.cos),
+            Step("sin", "of the same angle, the first half negative", "i d", rotation.sin),
         ]
     return steps
 
 
-def _learned(name: str, linear: Map, axes: str) -> list[Step]:
+def _learned(name: str, linear: Projection, axes: str) -> list[Step]:
     steps = [Step(f"W_{name}", "learned", axes, linear.weight)]
     if linear.bias is not None:
         steps.append(Step(f"b_{name}", "learned", axes.split()[1], linear.bias))
@@ -157,7 +158,7 @@ def _projected(
 def _attention(
     problem: Problem, attended: Attended, head: int, query: Tensor, key: Tensor
 ) -> list[Step]:
-    """From Q and K to weights · V; whatever is added to scores or hides keys is a step, too."""
+    """From Q and K to weights · V; a bias, a mask and factors are steps of their own."""
     weights = attended.weights[head]
     similarity = query.to(weights.dtype) @ key.to(weights.dtype).mT
     added, masked = _added(problem, head, weights.dtype), _capped(problem)
@@ -190,7 +191,7 @@ def _attention(
     ]
 
 
-def _together(attended: Attended, which: str) -> list[Step]:
+def _all_heads(attended: Attended, which: str) -> list[Step]:
     return [
         Step("heads", f"weights · V of {which}", "h i e", attended.heads),
         Step("concatenation", "the heads side by side", "i h·e", attended.concatenation),
@@ -198,8 +199,8 @@ def _together(attended: Attended, which: str) -> list[Step]:
 
 
 def _scaled_formula(scale: float) -> str:
-    """As 1/√d where it is that, else with all digits that tell a float32 from others."""
-    # No head has more channels than that, and the square of a very small or large scale is none.
+    """With 1/√d where the scale is that, else with all digits of a float32."""
+    # Outside this range no head has so many channels, and the square may underflow to 0.
     size = round(1 / scale**2) if 1e-6 < abs(scale) < 1e6 else 0
     exact = size > 0 and math.isclose(scale, 1 / math.sqrt(size), rel_tol=1e-9)
     return f"scores / √{size}" if exact else f"scores · {scale:.9g}"
@@ -218,9 +219,9 @@ def _added(problem: Problem, head: int, dtype: torch.dtype) -> list[Step]:
         steps.append(Step("bias", "given", "i j", bias))
     if problem.slopes is not None:
         i, j = problem.extent[2:]
-        places = torch.arange(j - i, j)[:, None] - torch.arange(j)
+        offsets = torch.arange(j - i, j)[:, None] - torch.arange(j)
         slope = float(problem.slopes[head])
-        distances = (-slope * places.abs()).to(problem.query.device, dtype)
-        words = f"−{slope:.9g} · distance in tokens"
-        steps.append(Step("position bias", words, "i j", distances))
+        bias = (-slope * offsets.abs()).to(problem.query.device, dtype)
+        formula = f"−{slope:.9g} · distance in tokens"
+        steps.append(Step("position bias", formula, "i j", bias))
     return steps

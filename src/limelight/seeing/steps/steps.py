@@ -43,7 +43,7 @@ class Steps:
     head: int
     layer: int | None = None
     missing: str = ""
-    """in words, which steps cannot be given and why; empty where all are there"""
+    """which steps are missing and why, in words; empty where none is"""
 
     def __iter__(self) -> Iterator[Step]:
         return iter(self.steps)
@@ -62,20 +62,22 @@ class Steps:
         return any(step.name == name for step in self.steps)
 
     def story(self, token: Pick) -> list[str]:
-        """What happens to one token, a line a step; `token` is its index or its text."""
-        places = find_tokens(token, self.queries)
-        if len(places) != 1:
+        """What happens to one token, a line for each step; `token` is its index or its text."""
+        indices = find_tokens(token, self.queries)
+        if len(indices) != 1:
             raise OptionError(
-                f"token must be one token, found {token!r}, which is {len(places)}: "
-                f"give one of {places}"
+                f"token must be one token, found {token!r}, which is {len(indices)}: "
+                f"give one of {indices}"
             )
-        return _story(self, places[0])
+        return _story(self, indices[0])
+
+    @property
+    def _title(self) -> str:
+        layer = "" if self.layer is None else f"layer {self.layer}, "
+        return f"Attention step by step: {layer}head {self.head}"
 
     def __str__(self) -> str:
-        where = (
-            f"head {self.head}" if self.layer is None else f"layer {self.layer}, head {self.head}"
-        )
-        parts = [f"Attention step by step: {where}"]
+        parts = [self._title]
         names = [token.text for token in self.queries]
         for step in self.steps:
             labels = names if step.axes.startswith("i ") else None
@@ -90,10 +92,8 @@ class Steps:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """In a notebook: a step a fold, with its formula; the weights are open."""
-        where = f"layer {self.layer}, head {self.head}"
-        title = where if self.layer is not None else f"head {self.head}"
-        parts = [f"<p><b>Attention step by step: {title}</b></p>"]
+        """For a notebook: each step folded, with its formula; the weights are open."""
+        parts = [f"<p><b>{self._title}</b></p>"]
         parts += [self._fold(step) for step in self.steps]
         parts.append(f"<p>{escape(self.missing)}</p>" if self.missing else "")
         return "".join(parts)
@@ -135,11 +135,11 @@ def steps(
         mask: as in the layer's call.
         bias: as in the layer's call.
         rotation: as in the layer's call.
-        words: what the tokens of x are called; their numbers unless given.
+        words: the names of x's tokens; their numbers unless given.
 
     >>> import torch, limelight as ll
-    >>> found = ll.steps(ll.Attention(4, heads=2), torch.eye(4)[:3], words=["I", "love", "you"])
-    >>> found["weights"].shape_text, found["row sums"].value.round(decimals=4)
+    >>> steps = ll.steps(ll.Attention(4, heads=2), torch.eye(4)[:3], words=["I", "love", "you"])
+    >>> steps["weights"].shape_text, steps["row sums"].value.round(decimals=4)
     ('i j = 3 x 3', tensor([1., 1., 1.]))
     """
     if not isinstance(layer, Attention):
@@ -166,8 +166,8 @@ def steps(
     tokens = queries
     if attended_text is not None:
         tokens = plain_tokens([str(j) for j in range(attended_text.shape[1])])[1]
-    flow_steps = head_steps(problem, attended, flow, head, head)
-    return Steps(flow_steps.steps, tokens, queries, head)
+    known = head_steps(problem, attended, flow, head, head)
+    return Steps(known.steps, tokens, queries, head)
 
 
 def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
@@ -180,10 +180,8 @@ def steps_of_recording(recording: Recording, layer: int, head: int) -> Steps:
     index = recording.layer_numbers.index(layer)
     flow = recording.flows[index] if recording.flows else None
     problem = seen.source.problem
-    flow_steps = head_steps(problem, Attended.of(problem), flow, position, head)
-    return Steps(
-        flow_steps.steps, recording.tokens, recording.queries, head, layer, flow_steps.missing
-    )
+    known = head_steps(problem, Attended.of(problem), flow, position, head)
+    return Steps(known.steps, recording.tokens, recording.queries, head, layer, known.missing)
 
 
 def _story(steps: Steps, token: int) -> list[str]:
@@ -191,7 +189,7 @@ def _story(steps: Steps, token: int) -> list[str]:
     query, weights = steps["Q"].value[token], steps["weights"].value[token]
     scores, scaled = steps["scores"].value[token], steps["scaled"].value[token]
     allowed = int(torch.isfinite(steps["masked"].value[token]).sum())
-    lines = [f'"{name}" asks: its query has {len(query)} numbers and length {query.norm():.2f}']
+    lines = [f'"{name}" has a query of {len(query)} numbers and length {query.norm():.2f}']
     if not allowed:
         return [*lines, f'"{name}" may look at nothing: it takes zeros']
     best = int(weights.argmax())
@@ -200,8 +198,8 @@ def _story(steps: Steps, token: int) -> list[str]:
     others = ", ".join(f'"{steps.tokens[j].text}" {float(weights[j]):.3f}' for j in order)
     length = steps["weighted values"].value[token].norm()
     lines += [
-        f'its query meets {allowed} keys: the score with "{match}" is {float(scores[best]):.2f}, '
-        f"scaled {float(scaled[best]):.2f}",
+        f'its query is compared with {allowed} keys: the score with "{match}" is '
+        f"{float(scores[best]):.2f}, scaled {float(scaled[best]):.2f}",
         f'best match "{match}" {weight:.3f}' + (f", then {others}" if others else ""),
         f'it takes {weight:.0%} of the value of "{match}", {1 - weight:.0%} of all others together',
         f"the mix of values has length {length:.2f}",
@@ -230,8 +228,7 @@ def _html_table(value: Tensor, rows: Sequence[str], columns: Sequence[str], most
     for i, row in enumerate(value[:most].tolist()):
         name = f"<th>{escape(rows[i])}</th>" if i < len(rows) else "<th></th>"
         lines.append(f"<tr>{name}{''.join(f'<td>{number:.4f}</td>' for number in row[:most])}</tr>")
-    left = [size - most for size in value.shape if size > most]
-    more = f"<small>the first {most} of each side</small>" if left else ""
+    more = f"<small>the first {most} of each side</small>" if max(value.shape) > most else ""
     return f'<div style="overflow-x:auto"><table>{"".join(lines)}</table>{more}</div>'
 
 

@@ -55,7 +55,7 @@ def rows_before(calls: Sequence[Sequence[Tensor]]) -> list[list[int]]:
     for layers in calls:
         common = torch.stack(list(layers)).all(0)
         rows = torch.arange(len(common))
-        # All that are left read the same text: the row itself, if it is one, or the nearest.
+        # All candidates left read the same text: the row itself if it is one, else the nearest.
         nearness = len(common) - (rows[:, None] - rows).abs()
         before.append((common * nearness).argmax(1).tolist())
     return before
@@ -70,7 +70,7 @@ def line_of(before: list[list[int]], row: int) -> list[int]:
 
 
 def in_place(lines: list[list[int]]) -> bool:
-    """True where every row stays where it is."""
+    """Whether every row keeps its place in the batch."""
     return all(set(line) == {row} for row, line in enumerate(lines))
 
 
@@ -98,7 +98,7 @@ class BatchSource:
 
 
 def batch_of(rows: Sequence[Seen]) -> Seen:
-    """What was seen of single rows as one batch."""
+    """One batch of what was seen of single rows."""
 
     def stacked(parts: tuple[Any, ...]) -> Any:
         if parts[0] is None:

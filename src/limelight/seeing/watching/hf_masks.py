@@ -61,7 +61,7 @@ class LazyMask:
         return self
 
     def to(self, device: Any = None, **options: Any) -> LazyMask:
-        """On another device, where a model lies on several; a mask of another type is refused."""
+        """On another device, for models spread over several; another type is refused."""
         if device is None or isinstance(device, torch.dtype) or "dtype" in options:
             raise _off_the_interface("to")
         return replace(self, device=torch.device(device))
@@ -93,9 +93,9 @@ def _off_the_interface(operation: str) -> UnavailableError:
     return UnavailableError(
         f"the model computes with its attention mask itself ({operation}) instead of handing it to "
         "the attention interface of transformers, so "
-        'attn_implementation="limelight" cannot serve it. What can be done: load it with '
-        'attn_implementation="eager"; with output_attentions=True it gives dense weights, which '
-        "Recording.of_weights takes"
+        'attn_implementation="limelight" cannot serve it. Load it with '
+        'attn_implementation="eager" instead; with output_attentions=True it returns dense '
+        "weights, which Recording.of_weights takes"
     )
 
 
@@ -115,7 +115,7 @@ LazyMask.__hash__ = object.__hash__
 
 @dataclass(frozen=True)
 class _Request:
-    """The call that `transformers` wants a mask for."""
+    """The sizes of the call that `transformers` requests a mask for."""
 
     batch: int
     queries: int
@@ -125,9 +125,9 @@ class _Request:
 
     @property
     def diagonal(self) -> int | None:
-        """Where query 0 stands among the keys; None where the last query is on the last key."""
-        place = self.first_query - self.first_key
-        return None if place == self.keys - self.queries else place
+        """The key at the position of query 0; None where the last query is at the last key."""
+        offset = self.first_query - self.first_key
+        return None if offset == self.keys - self.queries else offset
 
 
 class _UnknownRuleError(Exception):
@@ -244,9 +244,8 @@ def _both(first: Mask | None, second: Mask | None) -> Mask | None:
     if first is None or second is None:
         return first or second
     if isinstance(first, Band) and isinstance(second, Band) and first.diagonal == second.diagonal:
-        return Band(
-            _less(first.left, second.left), _less(first.right, second.right), first.diagonal
-        )
+        left, right = _min_reach(first.left, second.left), _min_reach(first.right, second.right)
+        return Band(left, right, first.diagonal)
     return And.of(first, second)
 
 
@@ -254,7 +253,7 @@ def _either(first: Mask | None, second: Mask | None) -> Mask | None:
     return None if first is None or second is None else Or.of(first, second)
 
 
-def _less(first: int | None, second: int | None) -> int | None:
+def _min_reach(first: int | None, second: int | None) -> int | None:
     return min((size for size in (first, second) if size is not None), default=None)
 
 
@@ -266,9 +265,9 @@ def _fitted(padding: Tensor, request: _Request) -> Tensor:
 
 
 def _padding(real: Tensor) -> Mask | None:
-    """Which keys are real, `b j`, as lengths where the padding lies on one side."""
+    """Which keys are real, `b j`, as lengths where the padding is on one side."""
     if torch.compiler.is_compiling():
-        # A graph cannot branch on numbers that it does not know yet.
+        # A traced graph cannot branch on the values of a tensor.
         return Dense(real[:, None, None, :])
     if bool(real.all()):
         return None

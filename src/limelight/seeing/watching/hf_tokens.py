@@ -1,4 +1,4 @@
-"""Tokens of a Hugging Face tokenizer, with their places in the text."""
+"""Tokens of a Hugging Face tokenizer, with their spans in the text."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ def tokens_of_ids(
 ) -> tuple[str, tuple[Token, ...]]:
     """The text and its tokens: from the ids, and from the text itself where it is known.
 
-    Without ids (images, sounds) the tokens are called by their numbers, without a tokenizer by
-    their ids.
+    Without ids (images, audio) the tokens are named by index, without a tokenizer by id.
     """
     if ids is None or tokenizer is None:
         return plain_tokens([str(token) for token in (range(size) if ids is None else ids)])
-    added = set(tokenizer.all_special_ids)
-    special = [token in added for token in ids]
+    special_ids = set(tokenizer.all_special_ids)
+    special = [token in special_ids for token in ids]
     pieces = cast("list[str]", tokenizer.convert_ids_to_tokens(list(ids)))
-    plain = [token for token in ids if token not in added]
-    decoded, spans = _placed(tokenizer, plain, text)
+    plain = [token for token in ids if token not in special_ids]
+    decoded, spans = _text_and_spans(tokenizer, plain, text)
     plain_spans = iter(spans)
     all_spans = [(0, 0) if is_special else next(plain_spans) for is_special in special]
     return decoded, place_tokens(decoded, all_spans, pieces, special)
 
 
-def _placed(
+def _text_and_spans(
     tokenizer: PreTrainedTokenizerBase, ids: list[int], text: str | None
 ) -> tuple[str, list[Span]]:
-    """A text that these ids stand for, and where each of them stands in it.
+    """The text of these ids, and the span of each in it.
 
-    The text itself, if they are its tokens or the first of them; else what the tokenizer makes of
-    them. The tokenizer says where they stand: by its offsets, or by what it decodes.
+    The given text, if they are its tokens or the first of them; else what the tokenizer decodes
+    them to. The spans are its offsets or, for a slow tokenizer, follow from what it decodes.
     """
     if getattr(tokenizer, "is_fast", False):
         decoded = (
@@ -54,11 +53,11 @@ def _placed(
             spans = _offsets(tokenizer, candidate, ids)
             if spans is not None:
                 return candidate, spans
-    return _decoded(tokenizer, ids)
+    return _decode(tokenizer, ids)
 
 
 def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int]) -> list[Span] | None:
-    """Where the ids stand in a text, if they are its tokens or the first of them."""
+    """The spans of the ids in a text, if they are its tokens or the first of them."""
     encoded: Any = tokenizer(
         text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
     )
@@ -68,11 +67,11 @@ def _offsets(tokenizer: PreTrainedTokenizerBase, text: str, ids: list[int]) -> l
 
 
 _CONTEXT = 4
-"""Tokens before one that decide what the tokenizer writes between them, or finish a character."""
+"""Tokens decoded before each one: they decide on a space between, or share a character."""
 
 
-def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[str, list[Span]]:
-    """Each token is what it adds when it is decoded after those before it."""
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[str, list[Span]]:
+    """The span of each token is the text that it adds when decoded after those before it."""
 
     def decode(run: list[int]) -> str:
         return cast("str", tokenizer.decode(run, clean_up_tokenization_spaces=False))
@@ -84,10 +83,10 @@ def _decoded(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[str, l
         shared = _common_prefix(before, after)
         start = len(text) - (len(before) - shared)
         text = text[:start] + after[shared:]
-        # Bytes that become a character together stand at the same place.
+        # The bytes of one character share its span.
         spans = [
-            (min(first, start), len(text)) if last > start else (first, last)
-            for first, last in spans
+            (min(begin, start), len(text)) if end > start else (begin, end)
+            for begin, end in spans
         ]
         spans.append((start, len(text)))
     return text, spans

@@ -2,10 +2,10 @@
 
 `register()` (done by `import limelight.huggingface`) adds the implementation to the two interfaces
 of `transformers`. Models then run on `attend`, their masks stay rules, and the entries of
-`outputs.attentions` are `Seen` objects that become dense tensors when a tool asks.
+`outputs.attentions` are `Seen` objects that become dense tensors when a tool needs them.
 
-Where a query may attend to nothing (padding that looks at nothing), limelight gives zeros, where
-eager attention spreads its weight over the padding; such rows are ignored by every model.
+Where a query may attend to nothing (that of padding), limelight gives zeros and eager attention
+spreads its weight over the padding; every model ignores such rows.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 NAME = "limelight"
 _watching: ContextVar[bool] = ContextVar("limelight_watching", default=False)
-"""Whether `watch` switches a model: it warns by itself of what it did not see."""
+"""Whether `watch` switches a model, which warns of unseen attention by itself."""
 
 
 def register() -> None:
@@ -56,9 +56,9 @@ def register() -> None:
 
 
 def _warn_of_own_attention() -> None:
-    """Warn when a model that computes attention by itself is set to run on limelight's.
+    """Warn when a model that computes attention by itself is set to run on limelight.
 
-    transformers accepts any registered name for every model, and offers no hook to refuse one.
+    transformers accepts any registered name for every model, and has no hook to refuse one.
     """
     from transformers import PreTrainedModel
 
@@ -79,7 +79,7 @@ def _warn_of_own_attention() -> None:
 
 @cache
 def own_attention_message(kind: type[Any]) -> str:
-    """What a class of models computes by itself, past the interface; empty for nothing."""
+    """The attention that a class of models computes off the interface, in words; empty for none."""
     home = sys.modules.get(kind.__module__)
     own = sorted(name for name, part in vars(home).items() if is_own_attention(part, home))
     served = kind._can_set_attn_implementation()
@@ -119,11 +119,11 @@ _SERVED = (
 
 
 def check_model(model: nn.Module) -> None:
-    """Raise where a Hugging Face model, or one inside it, is off the attention interface."""
+    """Raise if a Hugging Face model, or one inside it, is off the attention interface."""
     from transformers import PreTrainedModel
 
     for part in model.modules():
-        # transformers has no public test for it, and trying would leave a warning behind.
+        # transformers has no public test for it, and trying would raise a warning.
         if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
             raise UnavailableError(
                 f"{type(part).__name__} computes its attention by itself instead of through the "
@@ -135,9 +135,9 @@ def check_model(model: nn.Module) -> None:
 def switched(model: nn.Module) -> Generator[None]:
     """Within the block, the Hugging Face models in a module run on limelight's attention.
 
-    Those that compute attention by themselves go on as they are, with masks of their own kind.
+    Those that compute attention by themselves stay as they are, with masks of their own kind.
     """
-    if "transformers" not in sys.modules:  # then no model is of that library
+    if "transformers" not in sys.modules:  # then no module is one of its models
         yield
         return
     from transformers import PreTrainedModel
@@ -150,13 +150,13 @@ def switched(model: nn.Module) -> Generator[None]:
         config: Any = getattr(module, "config", None)
         if hasattr(config, "_attn_implementation_internal"):
             configs[id(config)] = (config, config._attn_implementation_internal)
-    done: set[nn.Module] = set()
+    changed: set[nn.Module] = set()
     token = _watching.set(True)
     try:
         for part in parts:
-            if part not in done and part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
+            if part not in changed and part._can_set_attn_implementation():  # pyright: ignore[reportPrivateUsage]
                 part.set_attn_implementation(NAME)
-                done.update(part.modules())
+                changed.update(part.modules())
         for config in _unserved_configs(parts):
             config._attn_implementation_internal = configs[id(config)][1]
         _watching.reset(token)
@@ -167,7 +167,7 @@ def switched(model: nn.Module) -> Generator[None]:
 
 
 def _unserved_configs(parts: list[Any]) -> list[Any]:
-    """The configs that only models which compute all their attention by themselves have."""
+    """The configs that belong only to models which compute all their attention by themselves."""
     models = set(parts)
     configs: dict[int, Any] = {}
     unserved: dict[int, bool] = {}
@@ -229,7 +229,7 @@ def attention(
         needs_weights = options.get("output_attentions", _configured(module, "output_attentions"))
         return _compiled(call, bool(needs_weights))
     out, seen = run_seen(call, Lens())
-    return _as_expected(out), seen
+    return _in_hf_layout(out), seen
 
 
 def _compiled(call: AttentionCall, needs_weights: bool) -> tuple[Tensor, Tensor | None]:
@@ -240,10 +240,10 @@ def _compiled(call: AttentionCall, needs_weights: bool) -> tuple[Tensor, Tensor 
         dropout=call.dropout, sinks=call.sinks,
     )  # fmt: skip
     out, _ = compute(problem)
-    return _as_expected(out), _dense_weights(problem) if needs_weights else None
+    return _in_hf_layout(out), _dense_weights(problem) if needs_weights else None
 
 
-def _as_expected(out: Tensor) -> Tensor:
+def _in_hf_layout(out: Tensor) -> Tensor:
     """`b h i e` → `b i h e`, the layout of transformers."""
     return out.transpose(1, 2).contiguous()
 
@@ -254,7 +254,7 @@ def _configured(module: nn.Module, name: str) -> bool:
 
 @torch.no_grad()
 def _dense_weights(problem: Problem) -> Tensor:
-    """All weights as one tensor, without gradient as those of a `Seen` are: `b h i j`."""
+    """All weights as one tensor `b h i j`, without gradient like those of a `Seen`."""
     return reference.normalise(problem, reference.scores(problem))[0]
 
 
@@ -265,7 +265,7 @@ def _mask_and_bias(
     attention_mask: LazyMask | Tensor | None,
     is_causal: bool | None,
 ) -> tuple[Mask | Tensor | None, Tensor | None, int]:
-    """The mask, what is added to the scores, and how many keys there really are."""
+    """The mask, the bias on the scores, and the number of keys that are filled."""
     keys = key.shape[2]
     if isinstance(attention_mask, LazyMask):
         return attention_mask.mask, None, min(attention_mask.keys, keys)

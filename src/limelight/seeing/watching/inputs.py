@@ -1,4 +1,4 @@
-"""Which tokens a model reads: the ids and the padding that it and its parts are given."""
+"""Which tokens a model reads: the ids and the padding passed to it and to models inside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InputRecorder:
     def begin(
         self, module: nn.Module, path: str, args: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        """A module begins: those that take token ids are models."""
+        """A module begins: one that takes token ids or padding is a model."""
         ids = next(
             (value for value in (options.get("input_ids"), *args[:1]) if _is_ids(value)), None
         )
@@ -43,21 +43,21 @@ class InputRecorder:
             self._by_path.pop(path, None)
 
     def ids_for(self, path: str, size: int) -> Tensor | None:
-        """What the innermost model around a module was given, if it fits."""
+        """The ids of the innermost model around a module that have this length."""
         for inputs in self._around(path):
             if inputs.ids is not None and inputs.ids.shape[1] == size:
                 return inputs.ids
         return None
 
     def real_for(self, path: str, size: int) -> Tensor | None:
-        """Which of the keys that a module looks at are tokens, where padding was named."""
+        """Which of a module's keys are tokens, where a padding mask of this length was passed."""
         for inputs in self._around(path):
             if inputs.real is not None and inputs.real.shape[1] == size:
                 return inputs.real
         return None
 
     def source(self, size: int) -> ModelInputs:
-        """What the encoder was given, if it fits."""
+        """The inputs of the encoder, if they have this length."""
         fitting = [
             inputs
             for path, inputs in self._by_path.items()

@@ -21,33 +21,33 @@ from limelight.seeing.recording.join import Piece
 
 
 def real_run(real: Tensor) -> range | None:
-    """Where the tokens of a row stand, `n`; None unless they follow one another.
+    """The tokens of a row of bools `n`, as a range; None unless they are contiguous.
 
     >>> import torch
     >>> real_run(torch.tensor([False, True, True]))
     range(1, 3)
     """
-    places = real.nonzero()[:, 0].tolist()
-    run = range(places[0], places[-1] + 1) if places else None
-    return run if run is not None and len(run) == len(places) else None
+    indices = real.nonzero()[:, 0].tolist()
+    run = range(indices[0], indices[-1] + 1) if indices else None
+    return run if run is not None and len(run) == len(indices) else None
 
 
 def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
-    """What was seen of some queries of a batch of one on a run of keys, all others being padding.
+    """What was seen of some queries on a run of keys, in a batch of one; the others are padding.
 
-    Padding attends to tokens too, so what keys received is summed again. Without the tensors of the
+    Padding attends to tokens too, so what keys receive is recomputed. Without the tensors of the
     call (`keep=False`) sums over queries are left out.
     """
     seen = piece.seen
     first = max(0, keys.start - piece.first_key)
-    own = range(first, max(first, min(seen.extent.j, keys.stop - piece.first_key)))
-    extent = seen.extent._replace(i=len(rows), j=len(own))
-    place = max(piece.first_key - keys.start, 0)
+    real = range(first, max(first, min(seen.extent.j, keys.stop - piece.first_key)))
+    extent = seen.extent._replace(i=len(rows), j=len(real))
+    first_key = max(piece.first_key - keys.start, 0)
     if isinstance(seen.source, Recomputed):
-        problem = _part(seen.source.problem, rows, own)
+        problem = _part(seen.source.problem, rows, real)
         _, stats = tiled.attend_with_statistics(problem, seen.lens.fit(extent))
         source = Recomputed(problem)
-        return Piece(replace(seen, extent=extent, statistics=stats, source=source), place)
+        return Piece(replace(seen, extent=extent, statistics=stats, source=source), first_key)
     stats = seen.statistics
 
     def cut(part: Tensor | None) -> Tensor | None:
@@ -57,7 +57,7 @@ def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
         if part is None:
             return None
         weights, indices = (tensor[:, :, rows.start : rows.stop] for tensor in part)
-        return Links(weights, (indices - own.start).clamp_min(-1))
+        return Links(weights, (indices - real.start).clamp_min(-1))
 
     kept = Statistics(
         lse=stats.lse[:, :, rows.start : rows.stop],
@@ -69,7 +69,7 @@ def without_padding(piece: Piece, rows: range, keys: range) -> Piece:
         band=cut(stats.band),
         value_top=links(stats.value_top),
     )
-    return Piece(replace(seen, extent=extent, statistics=kept, source=None), place)
+    return Piece(replace(seen, extent=extent, statistics=kept, source=None), first_key)
 
 
 def _part(problem: Problem, rows: range, keys: range) -> Problem:
@@ -87,17 +87,17 @@ def _part(problem: Problem, rows: range, keys: range) -> Problem:
 
 
 def _part_of_table(table: Tensor, rows: range, keys: range) -> Tensor:
-    """Of what broadcasts to `b h i j`."""
+    """Some rows and columns of a table that broadcasts to `b h i j`."""
     if table.ndim > 1 and table.shape[-2] > 1:
         table = table[..., rows.start : rows.stop, :]
     return table[..., keys.start : keys.stop] if table.shape[-1] > 1 else table
 
 
 def _part_of_mask(problem: Problem, rows: range, keys: range) -> Mask | None:
-    """The mask within the run, where nothing is padding; rules stay rules where they can."""
+    """The mask for these rows and keys, none of which are padding; kept as a rule if possible."""
     b, h, i, j = problem.extent
     rule = _without_padding(problem.mask)
-    # A band follows the last query and the last key, if both stay or both go.
+    # A band is aligned to the last query and the last key: as many must be cut from both.
     aligned = i - rows.stop == j - keys.stop
     if rule is None or (aligned and isinstance(rule, Band) and rule.diagonal is None):
         return rule

@@ -38,7 +38,7 @@ class LayerCall(NamedTuple):
     """b b: which rows of the call before each row may continue; None where there is none"""
 
     def row_of(self, tensor: Tensor, row: int) -> list[int]:
-        """The row of a tensor; of a batch that was read once for several rows, the one it is."""
+        """The ids of a row of the call; several rows may share one row of the tensor."""
         return tensor[row * len(tensor) // self.piece.seen.extent.b].tolist()
 
 
@@ -54,44 +54,44 @@ class StackCalls:
 
     def __init__(self, path: str, *, cross: bool, keep: bool) -> None:
         self.path, self.cross, self._keep = path, cross, keep
-        self._tracks: dict[Key, dict[int, list[LayerCall]]] = {}
+        self._passes_by_key: dict[Key, dict[int, list[LayerCall]]] = {}
 
-    def add(self, key: Key, forward: int, step: LayerCall) -> None:
+    def add(self, key: Key, forward: int, call: LayerCall) -> None:
         """Add a call, which may continue the one before it."""
-        passes = self._tracks.setdefault(key, {})
-        step = step._replace(piece=own_keys(step.piece))
+        passes = self._passes_by_key.setdefault(key, {})
+        call = call._replace(piece=own_keys(call.piece))
         if passes:
             last = next(reversed(passes.values()))
-            rows = _origins(last[-1], step, cross=self.cross)
+            rows = _origins(last[-1], call, cross=self.cross)
             if not self._keep:
                 last[-1] = last[-1]._replace(piece=without_source(last[-1].piece))
             if rows is not None:
                 if bool(rows.diagonal().all()):
-                    last[-1] = last[-1]._replace(piece=without_keys(last[-1].piece, step.piece))
-                last.append(step._replace(origins=rows))
+                    last[-1] = last[-1]._replace(piece=without_keys(last[-1].piece, call.piece))
+                last.append(call._replace(origins=rows))
                 return
-        passes[forward] = [step]
+        passes[forward] = [call]
 
     def begun(self, key: Key) -> int:
         """How many passes of a layer have begun."""
-        return len(self._tracks.get(key, {}))
+        return len(self._passes_by_key.get(key, {}))
 
     @property
     def passes(self) -> list[int]:
         """The numbers of the passes, in order."""
-        return sorted({number for passes in self._tracks.values() for number in passes})
+        return sorted({number for passes in self._passes_by_key.values() for number in passes})
 
     def keys(self, which: int, occurrence: int) -> list[Key]:
         """The layers that a pass has calls of."""
         number = self._number(which)
         keys = sorted(
             key
-            for key, passes in self._tracks.items()
+            for key, passes in self._passes_by_key.items()
             if key.occurrence == occurrence and number in passes
         )
         if not keys:
             count = 1 + max(
-                key.occurrence for key, passes in self._tracks.items() if number in passes
+                key.occurrence for key, passes in self._passes_by_key.items() if number in passes
             )
             raise OptionError(
                 f"occurrence must be one of 0 to {count - 1}, the calls of a layer in a forward "
@@ -99,17 +99,17 @@ class StackCalls:
             )
         return keys
 
-    def steps(self, key: Key, which: int) -> list[LayerCall]:
+    def layer_calls(self, key: Key, which: int) -> list[LayerCall]:
         """The calls of a layer in a pass."""
         keys = self.keys(which, key.occurrence)
         if key not in keys:
             layers = [other.layer for other in keys]
             raise OptionError(f"layer must be one of {layers}, found {key.layer}")
-        return self._tracks[key][self._number(which)]
+        return self._passes_by_key[key][self._number(which)]
 
     def pieces(self, key: Key, which: int) -> list[Piece]:
         """What was seen in each call of a layer in a pass."""
-        pieces = [step.piece for step in self.steps(key, which)]
+        pieces = [call.piece for call in self.layer_calls(key, which)]
         return with_keys(pieces) if self._keep else [without_source(piece) for piece in pieces]
 
     def rows_before(
@@ -117,19 +117,19 @@ class StackCalls:
     ) -> list[list[int]]:
         """For each call of a pass but the first: the row of the call before that each continues.
 
-        It holds the same keys in every layer. The keys of a source are the same for all beams, so
-        those of the target's own text (`own`) are compared too.
+        The two rows hold the same keys in every layer. The keys of a source are the same for all
+        beams, so those of the target's own text (`own`) are compared too.
         """
-        passes = [self.steps(key, which) for key in self.keys(which, occurrence)]
-        texts_begun = passes[0][0].texts_begun
+        by_layer = [self.layer_calls(key, which) for key in self.keys(which, occurrence)]
+        texts_begun = by_layer[0][0].texts_begun
         if self.cross and texts_begun:
             for stack in own:
                 number = texts_begun - 1
-                passes += [stack.steps(key, number) for key in stack.keys(number, 0)]
-        same = [steps for steps in passes if len(steps) == len(passes[0])]
+                by_layer += [stack.layer_calls(key, number) for key in stack.keys(number, 0)]
+        same = [calls for calls in by_layer if len(calls) == len(by_layer[0])]
         return rows_before(
             [
-                [step.origins for step in layers if step.origins is not None]
+                [call.origins for call in layers if call.origins is not None]
                 for layers in list(zip(*same, strict=True))[1:]
             ]
         )
@@ -142,7 +142,7 @@ class StackCalls:
 
 
 def _origins(before: LayerCall, after: LayerCall, *, cross: bool) -> Tensor | None:
-    """What `after` continues: the cache of the call before, or a target by its next token."""
+    """The `origins` of a call that continues the cache before it, or a target; None for others."""
     earlier, later = before.piece, after.piece
     if not isinstance(earlier.seen.source, Recomputed) or not isinstance(
         later.seen.source, Recomputed

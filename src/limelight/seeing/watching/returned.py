@@ -1,8 +1,8 @@
-"""Weights that a Hugging Face model computes by itself and can give back: `output_attentions`.
+"""Weights that a Hugging Face model computes by itself and can return: `output_attentions`.
 
 Models off the attention interface compute softmax in code of their own. While such a model is
-watched, its weights are requested, recorded as they come, dense, and removed from its output again
-where the caller did not request them.
+watched, its dense weights are requested, recorded, and removed from its output again where the
+caller did not request them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from limelight.seeing.watching.huggingface import is_own_attention
 from limelight.seeing.watching.stacks import is_cross
 
 _BY_WINDOW = ("led", "longformer")
-"""Families whose encoders give back a weight for each place in a window, not for each token."""
+"""Families whose encoders return a weight for each place in a window, not for each token."""
 
 _SAMPLING = "Deformable"
-"""In the names of modules whose weights are those of points that they sample, not of tokens."""
+"""In the names of modules whose weights belong to sampled points, not to tokens."""
 
 FAILED = (
     "limelight.watch requested the attention weights of {} (output_attentions=True), which "
-    "computes attention by itself. If it runs without and fails with it, its attention cannot be "
-    "seen."
+    "computes attention by itself. If it runs without this option and fails with it, its attention "
+    "cannot be seen."
 )
 
 Record = Callable[[str, int, Tensor], None]
@@ -41,7 +41,7 @@ def requesting_weights(model: nn.Module, record: Record) -> Generator[None]:
     hooks: list[Any] = []
     depth = 0
     requested_here = False
-    """whether a model runs whose weights only this function requested"""
+    """whether a model is running whose weights the caller did not request"""
     requested_by_caller = False
 
     def enter(part: nn.Module, args: Any, options: dict[str, Any]) -> Any:
@@ -117,7 +117,7 @@ def _takes_the_option(kind: type[nn.Module]) -> bool:
 
 
 def _fields(output: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
-    """The weights in an output and in the outputs of parts: their label, and one for each layer."""
+    """The weights in an output and in those nested in it: a label, and the weights by layer."""
     for name, value in list(output.items()):
         if name.endswith("attentions") and isinstance(value, list | tuple):
             side = name.removesuffix("attentions").removesuffix("_")
@@ -129,7 +129,7 @@ def _fields(output: Any, prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
 def _are_weights(value: object, *, cached: bool) -> bool:
     """Whether this is `b h i j` with rows that sum to 1, or to 0 where a row sees nothing.
 
-    A text looks at itself, i = j, unless there is a cache or another text.
+    In self-attention i = j unless there is a cache.
     """
     if not isinstance(value, Tensor) or value.ndim != 4 or not value.is_floating_point():
         return False

@@ -1,4 +1,4 @@
-"""Attention that a model computed by itself, where nothing can be seen of it."""
+"""Attention that a model computes by itself, which cannot be seen."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WAYS = (
     "F.scaled_dot_product_attention, nn.MultiheadAttention, limelight's own layers and the "
     "attention interface of transformers"
 )
-"""How a module may attend so that it is seen."""
+"""The attention calls that are seen."""
 
 
 def is_named_attention(module: nn.Module) -> bool:
-    """Whether a module's class is named for attention, and holds no part that is."""
+    """Whether a module's class is named for attention, and none inside it is."""
     if not ATTENTION.search(type(module).__name__):
         return False
     parts = (part for part in module.modules() if part is not module)
@@ -28,7 +28,7 @@ def is_named_attention(module: nn.Module) -> bool:
 
 
 class Unseen:
-    """Which modules that are named for attention ran without a call that could be seen."""
+    """Which modules named for attention ran without an attention call that was seen."""
 
     def __init__(self, sites: CallSites) -> None:
         self._sites = sites
@@ -56,14 +56,14 @@ class Unseen:
             self._seen |= {named for named in self._named if is_within(path, named)}
 
     def returned(self, stack: str, layer: int) -> None:
-        """The model gave back the weights of a layer that it computes by itself."""
+        """The model returned the weights of a layer that it computes by itself."""
         self._returned.add((stack, layer))
 
     @property
     def paths(self) -> list[str]:
         """The modules whose attention was not seen, in the order of the model."""
         missing = self._ran - self._seen
-        if len(missing) <= len(self._returned):  # what was given back has no paths of modules
+        if len(missing) <= len(self._returned):  # returned weights do not name their modules
             return []
         return [path for path in self._named if path in missing]
 

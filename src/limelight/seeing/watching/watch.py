@@ -33,10 +33,10 @@ def watch(
 ) -> Generator[Watched]:
     """Record what a model, any `nn.Module`, attends to while the block runs.
 
-    Seen is every call of `F.scaled_dot_product_attention`, `nn.MultiheadAttention` and limelight's
-    own layers inside the model, and of Hugging Face's attention interface, by whichever way it is
-    run: a forward pass, a prompt, each generated token, with gradients or without. These calls run
-    on limelight's kernels within the block, and as before after it, whatever happens inside.
+    Every call of `F.scaled_dot_product_attention`, `nn.MultiheadAttention`, limelight's own layers
+    and Hugging Face's attention interface inside the model is seen, however the model is run: a
+    forward pass, a prompt, each generated token, with gradients or without. Within the block these
+    calls run on limelight's kernels; after it they run as before, even if the block raised.
 
         with ll.watch(model, ll.Lens(top=8)) as watched:
             model(x)
@@ -44,14 +44,14 @@ def watch(
         watched.seen("blocks.3.attn")        # what a module saw
         watched.recording(tokenizer)         # for the views
 
-    Hugging Face models off that interface compute with a softmax of their own, and give their
-    weights back: these are recorded, dense, and the recording says so. Attention of which nothing
-    can be seen is named by a warning when the block ends.
+    Hugging Face models off that interface compute with a softmax of their own and can return their
+    weights: these are recorded, dense, and the recording says so. When the block ends, a warning
+    names the attention that could not be seen.
 
     Args:
         model: a module that is not scripted. One that is compiled by `torch.compile`, in whole or
             in part, runs uncompiled within the block: the same numbers, more slowly.
-        lens: what to note of the weights.
+        lens: what to record of the weights.
         layers: the layers to record, by number; all unless given.
         heads: the heads to record, by number; all unless given.
 

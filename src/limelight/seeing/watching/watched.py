@@ -54,7 +54,7 @@ class Watched:
         self.model, self.lens = model, lens
         self.sites = CallSites(model)
         count = getattr(getattr(model, "config", None), "num_attention_heads", None)
-        # models in stages have a list of them
+        # models with stages have a list of numbers
         heads = check_chosen("heads", heads, count if isinstance(count, int) else None)
         layers = check_chosen("layers", layers, self.sites.layers)
         self.heads = None if heads is None else list(heads)
@@ -80,9 +80,9 @@ class Watched:
         layer = call.layer or 0
         if in_backward() or (self.layers is not None and layer not in self.layers):
             return call.attend()
-        # Which pass a call continues is known by its keys, which a lens with keep=False drops.
+        # The keys say which pass a call continues; a lens with keep=False drops them later.
         output, seen = call.attend(lens=replace(self.lens, keep=True))
-        # The keys of a token that is generated are those of a cache, which goes on growing.
+        # Not for generated tokens: their keys are a growing cache's, which is shared.
         if self.lens.keep and seen.extent.i == seen.extent.j:
             seen = offload(seen, self.sites.layers)
         self._add(call.path, call.stack, Key(layer, call.occurrence), call.forward, seen, call)
@@ -118,7 +118,7 @@ class Watched:
         stack.add(key, forward, LayerCall(Piece(seen, first), ids, key_ids, real, texts_begun))
 
     def _own_stacks(self, stack: StackCalls) -> list[StackCalls]:
-        """Where the layers of a stack look at their own text."""
+        """The self-attention stacks in the same blocks as a stack."""
         root = stack.path.partition("*")[0]
         return [own for own in self._stacks.values() if own.path.startswith(root) and not own.cross]
 
@@ -129,7 +129,7 @@ class Watched:
 
     @property
     def stacks(self) -> tuple[str, ...]:
-        """What there is to see: "self", or "encoder", "decoder" and "cross"."""
+        """The recorded stacks: "self", or "encoder", "decoder" and "cross"."""
         return tuple(self._labels())
 
     def passes(self, stack: str | None = None) -> int:
@@ -140,9 +140,9 @@ class Watched:
         self, layer: int, stack: str | None = None, which: int = -1, occurrence: int = 0
     ) -> list[Seen]:
         """What a layer saw, call by call: the prompt, then each token."""
-        home = self._stack(stack)
-        pieces = home.pieces(Key(layer, occurrence), which)
-        lines = self._lines(home, which, occurrence)
+        stack_calls = self._stack(stack)
+        pieces = stack_calls.pieces(Key(layer, occurrence), which)
+        lines = self._lines(stack_calls, which, occurrence)
         if in_place(lines):
             return [piece.seen for piece in pieces]
         return [
@@ -157,7 +157,7 @@ class Watched:
         which: int = -1,
         occurrence: int = 0,
     ) -> Seen:
-        """What a layer saw in a pass (the last unless given), its calls put together.
+        """What a layer saw in a pass (the last unless given), its calls joined.
 
         Args:
             layer: its number, or the path of the module that attends, "blocks.3.attn".
@@ -168,9 +168,9 @@ class Watched:
         if isinstance(layer, str):
             stack, number = self.sites.stack_and_layer(layer)
             layer = number or 0
-        home = self._stack(stack)
-        pieces = home.pieces(Key(layer, occurrence), which)
-        lines = self._lines(home, which, occurrence)
+        stack_calls = self._stack(stack)
+        pieces = stack_calls.pieces(Key(layer, occurrence), which)
+        lines = self._lines(stack_calls, which, occurrence)
         if in_place(lines):
             return join(pieces)
         return batch_of([join(along(line, pieces)) for line in lines])
@@ -189,46 +189,47 @@ class Watched:
         """A pass as a recording, for views and files; of a padded batch without the padding.
 
         Args:
-            tokenizer: names the tokens; they are called by their ids without.
-            text: the text that was read; put together from the tokens unless given.
+            tokenizer: names the tokens; without one they are named by their ids.
+            text: the text that was read; decoded from the tokens unless given.
             stack: which of `stacks`; needed where there are several.
             which: the pass, counted as in a list.
             occurrence: which call of each layer, where layers attend several times in a forward
                 call.
             row: the row of the batch.
             sequences: the token ids that generate() returned, `rows n`, after a beam search. `row`
-                then counts its rows, and the beam that became it is followed, which may have ended
-                before the others; without, `row` counts the beams of the last call.
+                then counts its rows, and the beam of that row is followed, even if it ended before
+                the others; without `sequences`, `row` counts the beams of the last call.
         """
-        home = self._stack(stack)
-        keys = home.keys(which, occurrence)
-        steps = home.steps(keys[0], which)
-        line = self._line_of(home, which, occurrence, row, sequences)
-        steps = steps[: len(line)]
-        pieces = {key: along(line, home.pieces(key, which)) for key in keys}
-        own = _joined_ids(steps, line)
-        source = None if steps[0].key_ids is None else steps[0].row_of(steps[0].key_ids, line[0])
-        real = _real_keys(steps, line)
+        stack_calls = self._stack(stack)
+        keys = stack_calls.keys(which, occurrence)
+        calls = stack_calls.layer_calls(keys[0], which)
+        line = self._line_of(stack_calls, which, occurrence, row, sequences)
+        calls = calls[: len(line)]
+        pieces = {key: along(line, stack_calls.pieces(key, which)) for key in keys}
+        ids = _joined_ids(calls, line)
+        first = calls[0]
+        source = None if first.key_ids is None else first.row_of(first.key_ids, line[0])
+        real = _real_keys(calls, line)
         if real is not None:
-            queries = None if home.cross else real
+            queries = None if stack_calls.cross else real
             pieces = {key: _without_padding(pieces[key], queries, real) for key in keys}
-            own = own[real.start : real.stop] if own is not None and not home.cross else own
+            ids = ids[real.start : real.stop] if ids is not None and not stack_calls.cross else ids
             source = None if source is None else source[real.start : real.stop]
-        layers = {key: join(calls) for key, calls in pieces.items()}
+        layers = {key: join(layer_pieces) for key, layer_pieces in pieces.items()}
         _check_same_size(layers)
         extent = layers[keys[0]].extent
         queries, query_text = (), ""
-        if extent.i == extent.j and not home.cross:
-            decoded, tokens = tokens_of_ids(tokenizer, own, extent.j, text)
+        if extent.i == extent.j and not stack_calls.cross:
+            decoded, tokens = tokens_of_ids(tokenizer, ids, extent.j, text)
         else:
             decoded, tokens = tokens_of_ids(tokenizer, source, extent.j, text)
-            query_text, queries = tokens_of_ids(tokenizer, own, extent.i, None)
+            query_text, queries = tokens_of_ids(tokenizer, ids, extent.i, None)
         return Recording(
             text=decoded,
             tokens=tokens,
             layers=tuple(layers.values()),
             model=type(self.model).__name__,
-            made=self._made(home),
+            made=self._made(stack_calls),
             layer_numbers=tuple(key.layer for key in keys),
             head_numbers=tuple(self.heads or range(extent.h)),
             queries=queries,
@@ -246,29 +247,29 @@ class Watched:
     def _lines(self, stack: StackCalls, which: int, occurrence: int) -> list[list[int]]:
         """For each row of the last call, the row of every call that it came from."""
         before = stack.rows_before(which, occurrence, self._own_stacks(stack))
-        steps = stack.steps(stack.keys(which, occurrence)[0], which)
-        return [line_of(before, row) for row in range(steps[-1].piece.seen.extent.b)]
+        calls = stack.layer_calls(stack.keys(which, occurrence)[0], which)
+        return [line_of(before, row) for row in range(calls[-1].piece.seen.extent.b)]
 
     def _line_of(
         self, stack: StackCalls, which: int, occurrence: int, row: int, sequences: Tensor | None
     ) -> list[int]:
         """The row of every call that a row of the last one, or a sequence of ids, came from."""
         before = stack.rows_before(which, occurrence, self._own_stacks(stack))
-        steps = stack.steps(stack.keys(which, occurrence)[0], which)
-        rows = steps[0].piece.seen.extent.b
-        known = rows if sequences is None else _check_sequences(sequences)
-        if not 0 <= row < known:
-            raise OptionError(f"row must be one of 0 to {known - 1}, found {row}")
+        calls = stack.layer_calls(stack.keys(which, occurrence)[0], which)
+        rows = calls[0].piece.seen.extent.b
+        count = rows if sequences is None else _check_sequences(sequences)
+        if not 0 <= row < count:
+            raise OptionError(f"row must be one of 0 to {count - 1}, found {row}")
         if sequences is None:
             return line_of(before, row)
-        prefix: list[int] = sequences[row].tolist()
+        sequence: list[int] = sequences[row].tolist()
         sources = self._sources(stack, which, rows)
-        first, last = row * sources // known, -(-(row + 1) * sources // known)
-        for call in range(len(steps), 0, -1):
+        first, last = row * sources // count, -(-(row + 1) * sources // count)
+        for length in range(len(calls), 0, -1):
             for beam in range(first * rows // sources, last * rows // sources):
-                line = line_of(before[: call - 1], beam)
-                ids = _joined_ids(steps[:call], line)
-                if ids is not None and _became(ids, steps[0].piece.seen.extent.i, prefix):
+                line = line_of(before[: length - 1], beam)
+                ids = _joined_ids(calls[:length], line)
+                if ids is not None and _was_returned(ids, calls[0].piece.seen.extent.i, sequence):
                     return line
         raise OptionError(
             "sequences must be what generate() returned in this pass, found ids in row "
@@ -288,8 +289,8 @@ class Watched:
             if other not in own and not other.cross:
                 count = len(other.passes)
                 pass_ = which if -count <= which < count else -1
-                steps = other.steps(other.keys(pass_, 0)[0], pass_)
-                sources = steps[0].piece.seen.extent.b
+                calls = other.layer_calls(other.keys(pass_, 0)[0], pass_)
+                sources = calls[0].piece.seen.extent.b
                 return sources if rows % sources == 0 else 1
         return 1
 
@@ -314,9 +315,9 @@ class Watched:
         return self._stacks[labels[name]]
 
 
-def _real_keys(steps: list[LayerCall], line: list[int]) -> range | None:
-    """Where the tokens of a line stand among its keys, if some of these are padding."""
-    last, row = steps[-1], line[len(steps) - 1]
+def _real_keys(calls: list[LayerCall], line: list[int]) -> range | None:
+    """The keys of a line that are tokens, if some of its keys are padding."""
+    last, row = calls[-1], line[len(calls) - 1]
     if last.real is None:
         return None
     real = last.real[row * len(last.real) // last.piece.seen.extent.b]
@@ -324,7 +325,7 @@ def _real_keys(steps: list[LayerCall], line: list[int]) -> range | None:
 
 
 def _without_padding(pieces: list[Piece], queries: range | None, keys: range) -> list[Piece]:
-    """Pieces of one line without its padding; `queries` None where they have none."""
+    """The pieces of one line without its padding; `queries` is None where queries have none."""
     kept: list[Piece] = []
     for piece in pieces:
         rows = range(piece.seen.extent.i)
@@ -338,25 +339,25 @@ def _without_padding(pieces: list[Piece], queries: range | None, keys: range) ->
 
 
 def _check_same_size(layers: dict[Key, Seen]) -> None:
-    """Raise where the layers of a stack read texts or pictures of different sizes."""
+    """Raise if the layers of a stack read texts or pictures of different sizes."""
     sizes = {tuple(seen.extent) for seen in layers.values()}
     if len(sizes) > 1:
         extents = ", ".join(f"{key.layer}: {tuple(seen.extent)}" for key, seen in layers.items())
         raise OptionError(
-            "the layers of this stack read inputs of different sizes, which make no one "
+            "the layers of this stack read inputs of different sizes, which cannot be one "
             f"recording; found (b, h, i, j) by layer {extents}. Watch them with layers=[...], or "
-            "ask for seen(layer)"
+            "use seen(layer)"
         )
 
 
-def _became(ids: list[int], prompt: int, sequence: list[int]) -> bool:
-    """Whether generate() returned these ids: at most a token and padding may follow them.
+def _was_returned(ids: list[int], prompt: int, sequence: list[int]) -> bool:
+    """Whether generate() returned these ids in a sequence, then at most a token and padding.
 
-    Some models return what they generated without the prompt that they made themselves.
+    Some models leave out a prompt that they made themselves.
     """
     return any(
-        len(own) > 0 and sequence[: len(own)] == own and len(set(sequence[len(own) + 1 :])) <= 1
-        for own in (ids, ids[prompt:])
+        len(read) > 0 and sequence[: len(read)] == read and len(set(sequence[len(read) + 1 :])) <= 1
+        for read in (ids, ids[prompt:])
     )
 
 
@@ -370,10 +371,11 @@ def _check_sequences(sequences: Tensor) -> int:
     return len(sequences)
 
 
-def _joined_ids(steps: list[LayerCall], line: list[int]) -> list[int] | None:
+def _joined_ids(calls: list[LayerCall], line: list[int]) -> list[int] | None:
+    """The ids that the queries of a line read, call after call."""
     ids: list[int] = []
-    for step, row in zip(steps, line, strict=False):
-        if step.ids is None:
+    for call, row in zip(calls, line, strict=False):
+        if call.ids is None:
             return None
-        ids += step.row_of(step.ids, row)
+        ids += call.row_of(call.ids, row)
     return ids
