@@ -10,6 +10,7 @@ import torch
 import limelight as ll
 from limelight.errors import OptionError, ShapeError
 from limelight.insight.salience import salient_links
+from limelight.models.tokens import Tokens
 from limelight.ops.lens.sources import Joined
 from limelight.seeing import windows
 from limelight.seeing.recording.recording import Window
@@ -75,6 +76,22 @@ def test_what_is_too_long_is_said(minilm: ll.Encoder, monkeypatch: pytest.Monkey
     monkeypatch.setattr(windows, "MOST_CHARACTERS", 1000)
     with pytest.raises(OptionError, match="text has 1,500 characters, expected at most 1,000"):
         read(minilm, "tick tock " * 150)
+
+
+@pytest.mark.parametrize(
+    ("config", "recorded"),
+    [
+        (ll.Config.llama, (Window(8, 0, 8), Window(4, 4, 8))),
+        (ll.Config.transformer2017, (Window(6, 0, 8), Window(6, 4, 8))),
+    ],
+)
+def test_a_token_is_recorded_in_the_window_that_shows_most_of_its_context(config, recorded) -> None:
+    """A decoder's tokens see those before them, those of an encoder see both ways."""
+    tokens = Tokens.characters("abc")
+    sizes = {"vocabulary": len(tokens), "width": 16, "layers": 2, "heads": 2, "context": 8}
+    model = (ll.Decoder if config is ll.Config.llama else ll.Transformer)(config(**sizes)).eval()
+    model.tokens = tokens
+    assert read(model, "abc" * 4, stride=4).recording.windows == recorded
 
 
 def test_windows_that_do_not_fit_are_refused() -> None:

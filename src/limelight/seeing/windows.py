@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from limelight.errors import OptionError, UnavailableError
+from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model
 from limelight.models.tokens import Encoded, Tokens
@@ -72,10 +73,10 @@ def read(
 ) -> Reading:
     """Record a text of any length: in one pass, or in windows where the model takes fewer tokens.
 
-    Each token is recorded in one window: for an encoder in the one where it is farthest from an
-    edge, for a decoder in the one where it has most tokens before it. Special tokens that open and
-    close each window are left out of the joined recording. Weights can be recomputed if queries,
-    keys and values of all windows fit into `MOST_SOURCE`.
+    Each token is recorded in one window: by a decoder in the one where it has most tokens before
+    it, by models that read both ways in the one where it is farthest from an edge. Special tokens
+    that open and close each window are left out of the joined recording. Weights can be recomputed
+    if queries, keys and values of all windows fit into `MOST_SOURCE`.
 
     Args:
         model: with its tokenizer.
@@ -182,7 +183,7 @@ def _windows(
     edges = [0]
     for before, after in itertools.pairwise(windows):
         middle = (after.start + before.stop) // 2
-        edges.append(max(edges[-1], middle) if isinstance(model, Encoder) else before.stop)
+        edges.append(before.stop if isinstance(model, Decoder) else max(edges[-1], middle))
     edges.append(len(spans))
     recorded = itertools.starmap(range, itertools.pairwise(edges))
     return [_TextWindow(*pair) for pair in zip(windows, recorded, strict=True)]

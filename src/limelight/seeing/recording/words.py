@@ -16,7 +16,7 @@ from limelight.seeing.recording.tokens import Token, word_indices, words
 def merge_words(recording: Recording) -> Recording:
     """The recording with a token for each word and `word_weights` in place of its weights.
 
-    Rows still sum to one. The merged weights are dense, so this is for texts one can read.
+    Rows still sum to one. The merged weights are dense, so this is for short texts.
     """
     same = recording.queries is recording.tokens
     return replace(
