@@ -1,4 +1,4 @@
-"""Pictures of a recording: terminal, figure, page. Each is a pure function of a `Recording`."""
+"""Views of a recording: terminal, figure, page. Each is a pure function of a `Recording`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def save(
     """Write a view of the recording as the file's ending says.
 
     `.html` is the page, on which any layer and head can be chosen; `.png`, `.svg` and `.pdf` are
-    the heat map of one head. Without a layer and head: those of the most salient link. Of a
-    picture they are what [CLS] attends to, over the picture.
+    the heat map of one head. Without a layer and head: those of the most salient link. For a
+    picture, a figure shows what [CLS] attends to, drawn over it.
     """
     path = check_path(path)
     check_ending(path)
@@ -59,7 +59,7 @@ def check_ending(path: str | Path) -> None:
 
 
 def notebook(recording: Recording) -> str:
-    """The page as a piece of HTML that stands in a notebook, apart from all others."""
+    """The page as a piece of HTML for a notebook, isolated from all others."""
     from limelight.views.page.document import file_parts, header
     from limelight.views.page.html import fragment
 

@@ -1,7 +1,7 @@
 """Figures for papers and slides: matplotlib, without its global state.
 
-Each function gives a `matplotlib.figure.Figure`; `save_figure` writes PNG, SVG or PDF. Tokens of
-any script are drawn with whatever installed font knows them, and never read as mathematics.
+Each function returns a `matplotlib.figure.Figure`; `save_figure` writes PNG, SVG or PDF. Tokens of
+any script are drawn with an installed font that has their characters, and never as mathematics.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 _WIDEST_LABEL = 14
 _SMALLEST_TEXT = 5.5
-"""In points: what can still be read on paper."""
+"""In points: the smallest text that is readable on paper."""
 _MOST_GRAPHED = 120
-"""Tokens that still fit a token graph, in lines one above the other."""
+"""Tokens of a token graph, at most."""
 _MOST_WEIGHTS = 1 << 22
 """Weights of a head up to which its heat map is made from all of them."""
 _MOST_CELLS = 512
 _THUMB = 64
 _MOST_LINKS = 3
-"""Links drawn for each token of a graph, at most, on average."""
+"""Links drawn in a graph for each of its tokens, on average, at most."""
 
 
 def heat_map(recording: Recording, layer: int | None = None, head: int | None = None) -> Figure:
@@ -55,7 +55,7 @@ def heat_map(recording: Recording, layer: int | None = None, head: int | None = 
     rows, columns = _labels(recording.queries), _labels(recording.tokens)
     side = min(12.0, max(3.6, 0.36 * max(len(rows), len(columns)) + 1.2))
     figure = new_figure(side + 0.8, side)
-    # as constrained, but for axes whose sides must be equal: it makes room for their names first
+    # like "constrained", but for axes with equal sides: it leaves space for their labels first
     figure.set_layout_engine("compressed")
     axes = figure.add_subplot()
     blank = sorted(background(recording))
@@ -117,13 +117,13 @@ def picture_map(
     head: int | None = None,
     token: Pick = 0,
 ) -> Figure:
-    """What a patch, or [CLS], attends to in a picture, laid over it.
+    """What a patch, or [CLS], attends to in a picture, drawn over it.
 
     Args:
         recording: of a picture.
         layer: the last unless given.
         head: the mean over all heads unless given.
-        token: who looks: [CLS], the first token, unless given; a patch by "row,column".
+        token: the query: [CLS], the first token, unless given; a patch by "row,column".
     """
     picture = recording.picture
     if picture is None:
@@ -152,8 +152,8 @@ def token_graph(
 ) -> Figure:
     """Tokens on a line and an arc for each link of at least a weight.
 
-    Above the line a token looks forward, below it looks back. The stronger the link, the thicker
-    and darker its arc; background has no arcs. Of many links the strongest are drawn.
+    Arcs above the line look forward, those below look back. The stronger the link, the thicker and
+    darker its arc; background has no arcs. Of many links the strongest are drawn.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve
@@ -169,7 +169,7 @@ def token_graph(
         )
     links = _links(recording, layer, head, least)
     drawn = links[-_MOST_LINKS * len(tokens) :]
-    # tokens stand upright along the line where they are many, so that it does not grow without end
+    # many tokens are written upright, which keeps the line short
     upright = len(tokens) > 24
     pitch = 0.24 if upright else 0.62
     figure = new_figure(max(5.0, pitch * len(tokens)), 4.6 if upright else 4.2)
@@ -190,20 +190,20 @@ def token_graph(
     axes.set_xlim(-0.7, len(tokens) - 0.3)
     axes.set_ylim(-1.1 - gap, 1.1 + gap)
     axes.axis("off")
-    aside: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 8, "color": LIGHT.muted}
-    axes.text(0, 1, "above: looks forward", va="top", **aside)
+    caption: dict[str, Any] = {"transform": axes.transAxes, "fontsize": 8, "color": LIGHT.muted}
+    axes.text(0, 1, "above: looks forward", va="top", **caption)
     count = (
         "" if len(drawn) == len(links) else f"; the {len(drawn)} strongest of {len(links)} links"
     )
-    axes.text(0, 0, f"below: looks back{count}", va="bottom", **aside)
+    axes.text(0, 0, f"below: looks back{count}", va="bottom", **caption)
     _set_title(axes, _title(recording, layer, head))
     return figure
 
 
 def head_profile(recording: Recording) -> Figure:
-    """Where heads stand: mean entropy of the weights (bits) across, mean distance looked up.
+    """Every head by the mean entropy of its weights (x, bits) and its mean distance (y, tokens).
 
-    Coloured by layer. Only those heads are named that stand apart enough to be labelled.
+    Coloured by layer. Only heads with space for a label beside them are named.
     """
     figure = new_figure(6.2, 4.6)
     from matplotlib.ticker import MaxNLocator
@@ -221,7 +221,7 @@ def head_profile(recording: Recording) -> Figure:
         x, y, s=34, c=layers, cmap=_layer_scale(), vmin=first, vmax=max(last, first + 1),
         edgecolor=LIGHT.ink, linewidth=0.4,
     )  # fmt: skip
-    for place in _apart(x, y):
+    for place in _labelled_points(x, y):
         layer, head = numbers[place]
         axes.annotate(
             f"{layer}·{head}" if len(recording.layers) > 1 else str(head), (x[place], y[place]),
@@ -235,33 +235,33 @@ def head_profile(recording: Recording) -> Figure:
     style = "layer·head" if len(recording.layers) > 1 else "by number"
     _set_title(axes, f"{name}{heads * len(recording.layers)} heads, named {style}")
     if len(recording.layers) > 1:
-        whole = MaxNLocator(integer=True)
-        bar = figure.colorbar(points, ax=axes, fraction=0.04, pad=0.03, ticks=whole)
+        ticks = MaxNLocator(integer=True)
+        bar = figure.colorbar(points, ax=axes, fraction=0.04, pad=0.03, ticks=ticks)
         bar.set_label("layer")
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return figure
 
 
-def _apart(x: Sequence[float], y: Sequence[float]) -> list[int]:
-    """The points with space beside them for a name, the most isolated first."""
-    # as shares of the axes: the one begins at the least x, the other at zero
-    places = np.stack([np.asarray(x) / (np.ptp(x) or 1.0), np.asarray(y) / (max(y) or 1.0)], axis=1)
-    away = np.linalg.norm(places[:, None] - places, axis=2)
-    np.fill_diagonal(away, np.inf)
+def _labelled_points(x: Sequence[float], y: Sequence[float]) -> list[int]:
+    """The points with space beside them for a label, the most isolated first."""
+    # as fractions of the axes: x begins at its minimum, y at zero
+    points = np.stack([np.asarray(x) / (np.ptp(x) or 1.0), np.asarray(y) / (max(y) or 1.0)], axis=1)
+    distances = np.linalg.norm(points[:, None] - points, axis=2)
+    np.fill_diagonal(distances, np.inf)
     labelled: list[int] = []
-    for place in np.argsort(-away.min(axis=1), kind="stable").tolist():
-        right, up = (places - places[place]).T
-        # a name stands to the right of its point and a little above it
+    for point in np.argsort(-distances.min(axis=1), kind="stable").tolist():
+        right, up = (points - points[point]).T
+        # a label is to the right of its point and a little above it
         others = (right > 0) & (right < 0.065) & (up > -0.03) & (up < 0.045)
-        names = (np.abs(right[labelled]) < 0.065) & (np.abs(up[labelled]) < 0.04)
-        if not others.any() and not names.any():
-            labelled.append(place)
+        labels = (np.abs(right[labelled]) < 0.065) & (np.abs(up[labelled]) < 0.04)
+        if not others.any() and not labels.any():
+            labelled.append(point)
     return labelled
 
 
 @cache
 def _layer_scale() -> Colormap:
-    """The scale without its palest part, which would vanish on white."""
+    """The colour scale without its palest part, which would vanish on white."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list(
@@ -299,7 +299,7 @@ def _set_title(axes: Axes, title: str) -> None:
 
 
 def _name_ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str], inches: float) -> None:
-    """Tokens as tick labels along sides of so many inches, every so many where all are too many."""
+    """Tokens as tick labels along sides of this length; only every nth where all are too many."""
     families = fonts_for([*rows, *columns])
     # a line of text takes about 1.2 times its size; a point is 1/72 of an inch
     pitch = 72 * inches / max(len(rows), len(columns), 1) / 1.2

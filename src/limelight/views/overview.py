@@ -1,4 +1,4 @@
-"""A long text at a glance, in the numbers that every view of it shows."""
+"""The overview of a long text: the numbers that every view of it shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from limelight.insight.summary import summary
 from limelight.seeing.recording.recording import Link, Recording
 
 LONG = 400
-"""Tokens beyond which a text is shown by its links, layers and tokens that receive most."""
+"""Tokens beyond which a text has an overview."""
 
 
 class Overview(NamedTuple):
@@ -26,7 +26,7 @@ class Overview(NamedTuple):
 
 
 def overview(recording: Recording) -> Overview | None:
-    """The overview of a text that is long enough for one."""
+    """The overview of a text, or None for a short one or a picture."""
     if len(recording.tokens) <= LONG or recording.picture is not None:
         return None
     stats = summary(recording)

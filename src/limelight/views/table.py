@@ -4,16 +4,16 @@ The JSON document (`Recording.to_json`):
 
     format          "limelight.recording.json", and `version`, 1
     model, text     words; query_text where the queries are another text's
-    tokens          text, start, end, word, special of each; queries alike, null where the same
+    tokens          text, start, end, word, special of each; queries likewise, null where the same
     layers, heads   their numbers in the model
     made            how the recording was made
     nonfinite       where the first numbers are not finite, in words; null where all are
     background      the tokens that are left out of links: special tokens, punctuation, sinks
     links           the strongest links: layer, head, query, key, weight, query_token, key_token
-    salient         the links most worth a look, alike
+    salient         the links most worth a look, with the same fields
     entropy         layers × heads, mean over the queries, in bits
     distance        layers × heads, mean over the queries, in tokens
-    received        of each token its share of all attention
+    received        the share of all attention that each token receives
 
 The table (`Recording.links`) has a row for each recorded link (the lens's `top` of each query):
 layer, head, query, key (int32), weight (float32), query_token, key_token (text).
@@ -73,7 +73,7 @@ def as_table(
     least: float = 0.0,
     by: str = "weight",
 ) -> Any:
-    """The table above, of links of at least a weight; by value: ‖weight · value‖ instead."""
+    """The table above; `least` bounds the weight or, with by="value", ‖weight · value‖."""
     try:
         import pyarrow
     except ImportError as error:
@@ -90,7 +90,7 @@ def as_table(
 
 
 def write_csv(recording: Recording, path: Path, least: float = 0.05) -> None:
-    """The same rows as a CSV file, of links of at least a weight."""
+    """The same rows as a CSV file, of links with a weight of `least` or more."""
     columns = _arrays(recording, None, None, least, "weight")
     with writing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -102,7 +102,7 @@ def write_csv(recording: Recording, path: Path, least: float = 0.05) -> None:
 
 
 def _cell(token: Token) -> str:
-    """A token that a spreadsheet does not take for a formula."""
+    """The text of a token, escaped where a spreadsheet would read it as a formula."""
     text = token.text.encode("utf-8", "replace").decode()
     return f"'{text}" if text[:1] in "=+-@\t\r" else text
 
@@ -124,18 +124,18 @@ def _arrays(
             stats = summary(recording).layers[recording.layer_numbers.index(number)]
             weights, keys = stats.weights, stats.keys
         weights, keys = weights[positions].numpy(), keys[positions].numpy()
-        place, query, rank = np.nonzero((keys >= 0) & (weights > 0) & (weights >= least))
+        position, query, rank = np.nonzero((keys >= 0) & (weights > 0) & (weights >= least))
         columns = (
-            np.full(len(place), number),
-            np.asarray(heads)[place],
+            np.full(len(query), number),
+            np.asarray(heads)[position],
             query,
-            keys[place, query, rank],
-            weights[place, query, rank],
+            keys[position, query, rank],
+            weights[position, query, rank],
         )
         for column, part in zip(parts, columns, strict=True):
             column.append(part)
-    kinds = (np.int32, np.int32, np.int32, np.int32, np.float32)
+    dtypes = (np.int32, np.int32, np.int32, np.int32, np.float32)
     arrays = [
-        np.concatenate(column).astype(kind) for column, kind in zip(parts, kinds, strict=True)
+        np.concatenate(column).astype(dtype) for column, dtype in zip(parts, dtypes, strict=True)
     ]
     return dict(zip(_COLUMNS, arrays, strict=False))

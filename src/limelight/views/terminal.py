@@ -1,7 +1,7 @@
 """Attention in a terminal: colour blocks where there is colour, shades where there is none.
 
-Each picture is a Rich renderable that asks the console it is printed on for its width, its
-colours and its letters, so that one value reads well on all of them.
+Each picture is a Rich renderable that adapts to the width, the colours and the character set of the
+console it is printed on.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_WEIGHTS = 1 << 20
 
 
 def heat_map(recording: Recording, layer: int, head: int, mark: int | None = None) -> HeatMap:
-    """One head of a recording, background left blank, one row pointed at.
+    """One head of a recording: background left blank, one row marked.
 
     Of a long text: the strongest of its recorded links in each cell.
     """
@@ -56,7 +56,7 @@ def heat_map(recording: Recording, layer: int, head: int, mark: int | None = Non
 
 
 def links(recording: Recording, shown: Sequence[Link]) -> LinkLines:
-    """Links by their words: query, key, and which of several equal tokens is meant."""
+    """Links by the words of query and key, with an index where several tokens are equal."""
     names = Counter(token.text for token in recording.tokens)
     names += Counter(token.text for token in recording.queries)
     twice = 2 if recording.queries is recording.tokens else 1
@@ -79,25 +79,22 @@ def links(recording: Recording, shown: Sequence[Link]) -> LinkLines:
 
 
 def sentence(recording: Recording, link: Link | None, shown: Link) -> str:
-    """The link that a view opens at, in words: whole words, and which of several is meant."""
+    """The link that a view opens at as a sentence, with an index where several tokens are equal."""
     where = f"Layer {shown.layer} head {shown.head}"
     if link is None:
         return f"{where}: no link beyond neighbouring words."
-    names = [
-        _called(recording.queries, link.query),
-        _called(recording.tokens, link.key),
-    ]
-    return f"{where} ties {names[0]} to {names[1]} ({link.weight:.3f})."
+    query, key = _name(recording.queries, link.query), _name(recording.tokens, link.key)
+    return f"{where} ties {query} to {key} ({link.weight:.3f})."
 
 
-def _called(tokens: Sequence[Token], index: int) -> str:
-    """A token by its word, with its piece where it is only a part, and its place among equals."""
+def _name(tokens: Sequence[Token], index: int) -> str:
+    """A token by its word, with its piece where that is only a part, and its rank among equals."""
     word, piece = visible(word_at(tokens, index), 40), visible(tokens[index].text, 40)
-    called = f'"{word}"' if word == piece else f'"{piece}" of "{word}"'
+    name = f'"{word}"' if word == piece else f'"{piece}" of "{word}"'
     equal = [k for k, token in enumerate(tokens) if token.text == tokens[index].text]
     if len(equal) == 1:
-        return called
-    return f"{called} (token {index}, the {_ordinal(equal.index(index) + 1)} of {len(equal)})"
+        return name
+    return f"{name} (token {index}, the {_ordinal(equal.index(index) + 1)} of {len(equal)})"
 
 
 def _ordinal(number: int) -> str:
@@ -111,7 +108,7 @@ def _ordinal(number: int) -> str:
 
 
 def quotes(recording: Recording, shown: Sequence[Link]) -> Quotes:
-    """Links of a long text, each token quoted where it stands."""
+    """Links of a long text, each token quoted with the words around it."""
     return Quotes(
         [
             (
@@ -126,7 +123,7 @@ def quotes(recording: Recording, shown: Sequence[Link]) -> Quotes:
 
 
 def _quote(tokens: Sequence[Token], text: str, index: int) -> tuple[int, str, str, str]:
-    """The token's number, and what stands before it, it and what stands after it in the text."""
+    """The index of a token, the text before it, the token, and the text after it."""
     token = tokens[index]
     if token.end <= token.start:
         return index, "", visible(token.text, 40), ""
@@ -164,8 +161,8 @@ def all_heads(recording: Recording, chosen: tuple[int, int] | None = None) -> He
 class HeatMap:
     """The weights of one head: rows are queries, columns are keys, one cell each.
 
-    Tokens are numbered; the numbers above the columns are those before the rows. What does not
-    fit the width is pooled, each cell then showing the strongest weight under it.
+    Tokens are numbered, columns and rows alike. A map wider than the console is pooled: each cell
+    then shows the strongest weight in it.
     """
 
     weights: Tensor
@@ -173,9 +170,9 @@ class HeatMap:
     rows: Sequence[str]
     columns: Sequence[str]
     background: frozenset[int] = frozenset()
-    """columns left blank, which would drown the rest"""
+    """columns left blank, which would outshine the rest"""
     mark: int | None = None
-    """the row to point at"""
+    """the row in bold"""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """The map in the width and the colours of this console."""
@@ -208,8 +205,8 @@ class HeatMap:
         for place in range(0, count, 1 if cell == 3 and total <= 100 else 5):
             number = str(place * total // count)
             start = place * cell
-            start += cell == 3 and len(number) == 1  # units stand under one another
-            # the last number may reach over the map's edge, where two columns are left
+            start += cell == 3 and len(number) == 1  # units are aligned
+            # the last number may extend two columns beyond the map
             if start + len(number) <= count * cell + 2:
                 line += " " * (start - len(line)) + number
         return line
@@ -233,7 +230,7 @@ class HeatMap:
 
 
 def _narrow(character: str) -> str:
-    """A character in ASCII that takes the same columns."""
+    """A character in ASCII, as wide as it was."""
     width = width_of(character)
     form = "~" if character == "…" else to_ascii(character)
     return form if len(form) == width else "?" * width
@@ -254,10 +251,10 @@ class LinkLines:
     """Links as lines of text: head, query, key, weight."""
 
     links: Sequence[tuple[str, str, str, float]]
-    """where, query, key, weight"""
+    """layer and head, query, key, weight"""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """One line a link, with a bar as long as its weight."""
+        """One line for each link, with a bar for its weight."""
         wide = [
             min(18, max(map(width_of, labels), default=0))
             for labels in ([link[1] for link in self.links], [link[2] for link in self.links])
@@ -266,11 +263,11 @@ class LinkLines:
         bar = max(4, min(30, options.max_width - where - sum(wide) - 18))
         ink = _Ink.of(console)
         arrow = "→" if ink.unicode else "->"
-        for place, asker, answerer, weight in self.links:
-            line = Text(f"  {fit(place, where)}  ")
-            line.append(ink.spell(fit(asker, wide[0])), style="bold")
+        for head, query, key, weight in self.links:
+            line = Text(f"  {fit(head, where)}  ")
+            line.append(ink.spell(fit(query, wide[0])), style="bold")
             line.append(f" {arrow} ")
-            line.append(ink.spell(fit(answerer, wide[1])), style="bold")
+            line.append(ink.spell(fit(key, wide[1])), style="bold")
             line.append(f"  {weight:.3f}  ")
             line.append_text(ink.bar(weight, bar))
             yield line
@@ -283,7 +280,7 @@ class Quotes:
     links: Sequence[tuple[str, float, tuple[int, str, str, str], tuple[int, str, str, str]]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        """Three lines a link: the head and the weight, the query, the key."""
+        """Three lines for each link: head and weight, query, key."""
         ink = _Ink.of(console)
         for where, weight, query, key in self.links:
             line = Text(f"  {weight:.3f}  {where}  ")
@@ -312,7 +309,7 @@ def _tail(text: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class WholeText:
-    """What all heads of a long text do, in numbers."""
+    """What all heads do in a long text, in numbers."""
 
     layers: Sequence[tuple[int, float, float]]
     """number, entropy in bits, distance in tokens"""
@@ -357,7 +354,7 @@ class Heads:
     heads: Sequence[int]
     """their numbers"""
     chosen: tuple[int, int] | None = None
-    """the position of one to point at"""
+    """the position of the one in brackets"""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """A small table of shades; the chosen head in brackets."""
@@ -388,7 +385,7 @@ class _Ink:
         return cls(colour, (console.encoding or "").lower().startswith("utf"))
 
     def spell(self, text: str) -> str:
-        """The text in letters that this console can write, each as wide as it was."""
+        """The text in characters that this console can print, each as wide as it was."""
         return text if self.unicode else "".join(map(_narrow, text))
 
     def cell(self, value: float, width: int, *, blank: bool = False) -> Text:
@@ -404,7 +401,7 @@ class _Ink:
         return Text(_SHADES[level] * width)
 
     def bar(self, value: float, width: int) -> Text:
-        """A bar that fills `width` columns at 1."""
+        """A bar, `width` columns long for 1."""
         eighths = round(max(0.0, min(1.0, value)) * width * 8)
         if not self.unicode:
             return Text("#" * round(eighths / 8))

@@ -1,17 +1,17 @@
-"""A recording as plain documents, which whatever reads JSON can show: a header and a part per head.
+"""A recording as plain JSON documents: a header, and a part for each head.
 
     header(recording)                   what the page needs at once
-    head_part(recording, layer, head)   what it needs of one head, when that head is looked at
+    head_part(recording, layer, head)   what it needs of one head, when that head is chosen
 
-In a file the parts lie beside the header, each in a script block of its own, and are unpacked when
-they are looked at (`html.page`). A server answers them by URL: `mount(host, header, css, keys,
-parts)` of `assets/mount.js` takes a function `parts(layer, head)` that gives a promise of a part.
+In a file each part follows the header in a script block of its own, and is unpacked when its head
+is chosen (`html.page`). A server sends parts by URL: `mount(host, header, css, keys, parts)` of
+`assets/mount.js` takes a function `parts(layer, head)` that returns a promise of a part.
 
 The header:
 
     format                  "limelight-page-2"
     title, model, made      words; `warning` where something went wrong in the model, else ""
-    queries, keys           the tokens that ask and answer; keys is null where both are the same.
+    queries, keys           tokens of rows and columns; keys is null where both are the same.
                             Each: labels, tight (no space before), background, special,
                             words (the word of each token) and `merged`, the same by words:
                             labels, tight, background, special; null where each token is a word
@@ -21,9 +21,13 @@ The header:
                             entropy (bits), distance (tokens)
     thumbs                  rows, columns, and two pictures a head (`plain` without background
                             tokens, `all` with them): bytes, 255 times the square root of a weight
+    roles                   what each head does, layer by layer, the clearest role first; [] where
+                            the model was not measured
     links                   the links most worth a look: layer, head, query, key, weight
     overview                of a long text, else null: entropy (bits) and distance (tokens) of each
                             layer, receivers [key, share of all attention], copies as `links`
+    picture                 of a picture, else null: rows and columns of patches, leading tokens,
+                            height, width, pixels (uint8), rollout (n × n, float32, or null)
     colours                 the palettes, light and dark
 
 A part:
@@ -31,7 +35,7 @@ A part:
     layer, head             their numbers
     weights                 i × j, see `packing`; null where the text is too long for all of them
     merged                  the same by words; null where each token is a word
-    sums                    i × 2, float32: what a row gives in all, and what to the background
+    sums                    i × 2, float32: the sum of a row, and its part on the background
     lse                     i, float32; null where scores are not known
     channels                query, key and value vectors, or null. With `plain`, scale · query · key
                             is the score
@@ -73,11 +77,11 @@ from limelight.views.page.packing import (
 )
 
 MOST_WHOLE = 1 << 20
-"""Weights up to which a head is handed out whole: 1,024 tokens that look at one another."""
+"""Weights up to which a part holds all of them: 1,024 tokens that look at one another."""
 MOST_WEIGHTS = 36_000_000
-"""Weights that all whole heads of a file have together, at most: about 10 MB."""
+"""Weights in a file, at most, over all heads: about 10 MB."""
 MOST_FINE = 150_000
-"""Weights of a file up to which they keep more than three decimals."""
+"""Weights in a file up to which they keep more than three decimals."""
 MOST_CHANNELS = 140_000
 """Numbers of query, key and value vectors in a file, so that a sentence stays under 1 MB."""
 MOST_LINKS = 700_000
@@ -85,13 +89,13 @@ MOST_LINKS = 700_000
 MAP = 96
 """Rows and columns of a long text's map."""
 THUMB = 48
-"""Rows and columns of a head's small picture, at most."""
+"""Rows and columns of a head's thumbnail, at most."""
 MOST_SHADES = 140_000
-"""Cells of all small pictures of a file together, so that a sentence stays under 1 MB."""
+"""Cells of all thumbnails of a file together, so that a sentence stays under 1 MB."""
 MOST_PIXELS = 512
 """Along the longer side of a picture."""
 MOST_ROLLED = 1024
-"""Tokens of a picture whose rollout travels: 4 MB before it is deflated."""
+"""Tokens of a picture up to which its rollout is included: 4 MB before deflation."""
 TILE = 32
 """Tokens on the side of an exact tile of a long text."""
 MOST_TILES = 6
@@ -126,13 +130,13 @@ def header(
 def description(
     recording: Recording, layer: int | None = None, head: int | None = None
 ) -> dict[str, Any]:
-    """The same without small pictures and colours, for a page that has them already."""
+    """The header without thumbnails, picture and colours, for a page that has them already."""
     choice = opening(recording, layer, head)
     overall = summary(recording)
     same = recording.queries is recording.tokens
-    marks = {index for index, token in enumerate(recording.queries) if token.special}
+    special = {index for index, token in enumerate(recording.queries) if token.special}
     keys = _side(recording.tokens, recording.text, overall.background)
-    queries = keys if same else _side(recording.queries, recording.query_text, marks)
+    queries = keys if same else _side(recording.queries, recording.query_text, special)
     return {
         "format": "limelight-page-2",
         "title": f"Attention: {visible(recording.query_text or recording.text, 80)}",
@@ -177,13 +181,13 @@ def file_parts(recording: Recording, choice: Link | None = None) -> Iterator[dic
     The chosen head comes first, then those of the most salient links, then by strength.
     """
     size = len(recording.queries) * len(recording.tokens)
-    places = _order(recording, choice or opening(recording))
+    heads = _order(recording, choice or opening(recording))
     whole = MOST_WEIGHTS // max(size, 1) if size <= MOST_WHOLE else 0
-    fine = size * len(places) <= MOST_FINE
+    fine = size * len(heads) <= MOST_FINE
     linked = MOST_LINKS // max(1, summary(recording).layers[0].keys[0].numel())
     vectors = max(1, MOST_CHANNELS // max(1, _channel_count(recording)))
-    for place, (layer, head) in enumerate(places):
-        detail = Detail(place < whole, fine, place < vectors, place < linked, place < _TILED)
+    for rank, (layer, head) in enumerate(heads):
+        detail = Detail(rank < whole, fine, rank < vectors, rank < linked, rank < _TILED)
         yield head_part(recording, layer, head, detail)
 
 
@@ -195,8 +199,8 @@ def _order(recording: Recording, choice: Link) -> list[tuple[int, int]]:
     ranked = head_links(recording).weight.flatten().argsort(descending=True).tolist()
     heads = len(recording.head_numbers)
     chosen += [
-        (recording.layer_numbers[place // heads], recording.head_numbers[place % heads])
-        for place in ranked
+        (recording.layer_numbers[index // heads], recording.head_numbers[index % heads])
+        for index in ranked
     ]
     return list(dict.fromkeys(chosen))
 
@@ -213,14 +217,14 @@ def _whole(recording: Recording, layer: int, head: int, detail: Detail) -> dict[
         "weights": packed_weights(weights, fine=detail.fine),
         "merged": merged,
         "sums": packed(torch.stack([weights.sum(-1), weights[:, hidden].sum(-1)], dim=-1)),
-        # from a weight of three decimals no score can be had back
+        # a score cannot be recovered from a weight of three decimals
         "lse": packed(seen.lse[0, position].float().cpu()) if known else None,
         "channels": _channels(recording, layer, head) if detail.channels else None,
     }
 
 
 def _sketch(recording: Recording, layer: int, head: int, detail: Detail) -> dict[str, Any]:
-    """A head of a long text: its strongest links, a map, and tiles where it looks hardest."""
+    """A head of a long text: its strongest links, a map, and tiles around the strongest of them."""
     position = recording.head_position(head)
     stats = summary(recording).layers[recording.layer_numbers.index(layer)]
     part: dict[str, Any] = {"map": _map(recording, layer, position)}
@@ -257,12 +261,12 @@ def _tiles(recording: Recording, layer: int, position: int) -> list[dict[str, An
     overall = summary(recording)
     links = overall.links(recording.layer_numbers.index(layer), position)
     values = links.weights.where(overall.plain(links), 0.0).flatten()
-    best, places = values.topk(min(256, len(values)))
-    places = places[best > 0]
-    rows, columns = links.queries.flatten()[places], links.keys.flatten()[places]
-    ends = torch.stack([rows, columns], -1) // TILE * TILE
-    corners = list(dict.fromkeys(map(tuple, ends.tolist())))[:MOST_TILES]
-    # in the order of the text, rows that tiles share recomputed once
+    strongest, indices = values.topk(min(256, len(values)))
+    indices = indices[strongest > 0]
+    rows, columns = links.queries.flatten()[indices], links.keys.flatten()[indices]
+    tile_corners = torch.stack([rows, columns], -1) // TILE * TILE
+    corners = list(dict.fromkeys(map(tuple, tile_corners.tolist())))[:MOST_TILES]
+    # rows that several tiles share are recomputed once
     starts = sorted({row for row, _ in corners})
     blocks = [torch.arange(start, min(start + TILE, seen.extent.i)) for start in starts]
     if not blocks:
@@ -292,7 +296,7 @@ def _made(recording: Recording) -> str:
         "token": len(recording.tokens),
     }
     facts = [f"{count:,} {name}{'s' * (count != 1)}" for name, count in counts.items()]
-    # the lens is of no interest beside the weights themselves
+    # the lens does not matter where the weights are shown
     facts += [f"{name}: {value}" for name, value in recording.made.items() if name != "lens"]
     return visible(" · ".join(facts), 400)
 
@@ -320,14 +324,14 @@ def _overview(recording: Recording) -> dict[str, Any] | None:
 
 
 def _roles(recording: Recording) -> list[list[str]]:
-    """What each head does, the clearest first; nothing of a model that was not measured."""
+    """What each head does, the clearest role first; empty for a model that was not measured."""
     labels = head_labels(recording.model)
     heads = ((layer, head) for layer in recording.layer_numbers for head in recording.head_numbers)
     return [labels.get(f"{layer}.{head}", []) for layer, head in heads] if labels else []
 
 
 def _picture(recording: Recording) -> dict[str, Any] | None:
-    """The picture that the tokens are patches of, and what each is made of after all layers."""
+    """The picture whose patches the tokens are, and the rollout over all layers."""
     picture = recording.picture
     if picture is None:
         return None
@@ -350,9 +354,9 @@ def _picture(recording: Recording) -> dict[str, Any] | None:
 
 
 def patch_shares(recording: Recording) -> Tensor | None:
-    """What each patch is made of after all layers, were attention all there is (rollout): `n n`.
+    """Rollout, `n n`: what each patch is made of after all layers, if attention were all there is.
 
-    None where there are too many patches, or their weights cannot be computed again.
+    None where there are too many patches, or their weights cannot be recomputed.
     """
     if len(recording.tokens) > MOST_ROLLED or recording.layers[0].source is None:
         return None
@@ -364,7 +368,7 @@ def patch_shares(recording: Recording) -> Tensor | None:
 
 
 def _thumbs(recording: Recording) -> dict[str, Any]:
-    """A small picture of every head: all its weights, or the strongest links of a longer text."""
+    """A thumbnail of every head: all its weights, or the strongest links of a longer text."""
     pictures: dict[str, list[Tensor]] = {"plain": [], "all": []}
     hidden = sorted(summary(recording).background)
     heads = len(recording.layers) * len(recording.head_numbers)
@@ -420,14 +424,14 @@ def _side(
 
 
 def _tight(firsts: Sequence[Token], lasts: Sequence[Token]) -> list[bool]:
-    """For each piece of text whether it follows the one before without a space."""
+    """Whether each token or word follows the one before without a space."""
     placed = [last.end > last.start for last in lasts]
     pairs = zip(firsts[1:], lasts[:-1], placed[1:], placed[:-1], strict=True)
     return [False, *(first.start == before.end and a and b for first, before, a, b in pairs)]
 
 
 def _problem(recording: Recording, layer: int) -> Problem | None:
-    """The call that a layer's weights come from, where they come from one."""
+    """The call that a layer's weights are recomputed from, if there is one."""
     source = recording.seen(layer).source
     return source.problem if isinstance(source, Recomputed) else None
 
@@ -446,8 +450,8 @@ def _channels(recording: Recording, layer: int, head: int) -> dict[str, Any] | N
     problem, position = _problem(recording, layer), recording.head_position(head)
     if problem is None:
         return None
-    owner = position // (problem.query.shape[1] // problem.key.shape[1])
-    parts = [problem.query[0, position], problem.key[0, owner], problem.value[0, owner]]
+    kv_head = position // (problem.query.shape[1] // problem.key.shape[1])
+    parts = [problem.query[0, position], problem.key[0, kv_head], problem.value[0, kv_head]]
     data, peaks = packed_channels(parts)
     added = problem.bias is not None or problem.slopes is not None
     return {

@@ -2,8 +2,8 @@
 
 The modules in `assets/` are plain ES modules, so that a server can hand them out one by one. Here
 they are joined into one script, each in a scope of its own. The header and the part of each head
-lie beside one another in script blocks of JSON; a part is read when its head is looked at. The
-page's own security policy forbids every request, and lets only this very script run.
+are script blocks of JSON; a part is read when its head is chosen. The page's security policy
+forbids every request, and lets no other script run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "assets"
-"""Where the modules and the style sheet lie."""
+"""The folder of the modules and the style sheet."""
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function|class|const) (\w+))", re.MULTILINE)
@@ -28,7 +28,7 @@ _BODY_STYLE = "html,body{margin:0;background:Canvas}html{color-scheme:light dark
 
 
 def page(header: dict[str, Any], parts: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """A whole HTML page, piece by piece: the parts of a long recording need not be held at once."""
+    """A whole HTML page, piece by piece: the parts of a long recording are not all held at once."""
     script = _script("document")
     policy = "; ".join(
         [
@@ -53,7 +53,7 @@ def page(header: dict[str, Any], parts: Iterable[dict[str, Any]]) -> Iterator[st
 
 
 def fragment(header: dict[str, Any], parts: Iterable[dict[str, Any]]) -> str:
-    """The same view as a piece of HTML, to stand in a notebook or in any other page."""
+    """The same view as a piece of HTML, for a notebook or any other page."""
     return "".join(_host(header, parts)) + f"<script>{_script('host')}</script>"
 
 
@@ -86,7 +86,7 @@ def _script(keys: str) -> str:
     names = _ordered("mount")
     parts = [_scoped(name) for name in names]
     style = safe_json((FOLDER / "page.css").read_text(encoding="utf-8"))
-    # a classic script knows where it stands, so that no id is needed to find the element
+    # a classic script knows its own element, so that no id is needed to find its neighbour
     start = (
         "const host=document.currentScript.previousElementSibling;"
         "const read=(script)=>JSON.parse(script.textContent);"
@@ -109,7 +109,7 @@ def _ordered(name: str, seen: tuple[str, ...] = ()) -> list[str]:
     order: list[str] = []
     for match in _IMPORT.finditer(_source(name)):
         if match[2] in seen:
-            raise RuntimeError(f"page modules import one another in a circle: {match[2]}, {name}")
+            raise RuntimeError(f"circular import of page modules: {match[2]}, {name}")
         order += _ordered(match[2], (*seen, name))
     return list(dict.fromkeys([*order, name]))
 

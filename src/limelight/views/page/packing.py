@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 _STEPS = 65535
-_ALONE = 255
+_ESCAPE = 255
 
 
 def packed_weights(weights: Tensor, *, fine: bool = True) -> dict[str, Any]:
@@ -18,22 +18,22 @@ def packed_weights(weights: Tensor, *, fine: bool = True) -> dict[str, Any]:
 
     Fine: as 16-bit square roots, (code / 65535)², which keep the digits of small weights; a code
     moves by one where that keeps the weight on its side of a rounding boundary. All low bytes, then
-    all high bytes. Else: as thousandths, a byte each; 255 says that the number stands alone, after
-    the others, by its low bytes and then its high bytes. Of a long text nearly all weights are
-    small, so this is a tenth of the size.
+    all high bytes. Else: as thousandths, a byte each; 255 is an escape for a larger number, which
+    follows after these bytes: all low bytes, then all high bytes. Nearly all weights of a long text
+    are small, so this is a tenth of the size.
 
     >>> import torch
     >>> coarse = packed_weights(torch.tensor([0.0004, 0.0125, 0.9]), fine=False)
-    >>> coarse["kind"], unpacked(coarse["data"])  # 0, 13, and 900 by itself
+    >>> coarse["kind"], unpacked(coarse["data"])  # 0, 13, and 900 after an escape
     ('thousandths', b'\\x00\\r\\xff\\x84\\x03')
     """
     exact = weights.detach().double().cpu().clamp(0, 1).flatten()
     printed = _thousandths(exact)
     if not fine:
         thousandths = printed.to(torch.int32)
-        large = thousandths[thousandths >= _ALONE]
-        names = thousandths.clamp(max=_ALONE).to(torch.uint8)
-        return {"kind": "thousandths", "data": packed(torch.cat([names, *_bytes(large)]))}
+        large = thousandths[thousandths >= _ESCAPE]
+        codes = thousandths.clamp(max=_ESCAPE).to(torch.uint8)
+        return {"kind": "thousandths", "data": packed(torch.cat([codes, *_bytes(large)]))}
     codes = (exact.sqrt() * _STEPS).round()
     (wrong,) = (_thousandths((codes / _STEPS) ** 2) != printed).nonzero(as_tuple=True)
     up = _thousandths(((codes[wrong] + 1) / _STEPS) ** 2) == printed[wrong]
@@ -43,12 +43,12 @@ def packed_weights(weights: Tensor, *, fine: bool = True) -> dict[str, Any]:
 
 
 def packed_shades(weights: Tensor) -> str:
-    """Weights in [0, 1] as the nearest of 256 square roots: enough for a small picture."""
+    """Weights in [0, 1] as the nearest of 256 square roots: enough for a thumbnail."""
     return packed((weights.detach().cpu().clamp(0, 1).sqrt() * 255).round().to(torch.uint8))
 
 
 def _bytes(codes: Tensor) -> list[Tensor]:
-    """Low bytes and high bytes: like numbers beside one another deflate better."""
+    """Low bytes and high bytes apart: similar bytes next to one another deflate better."""
     return [(codes & 255).to(torch.uint8), (codes >> 8).to(torch.uint8)]
 
 
@@ -69,9 +69,8 @@ def packed_channels(parts: list[Tensor]) -> tuple[str, list[float]]:
 
 
 def packed(numbers: Tensor) -> str:
-    """The numbers' own bytes (little-endian), deflated, in base64."""
-    # numpy has no byte order of its own here: every platform torch runs on is little-endian
-    # harder work on a long text would take longer than reading it with the model did
+    """The numbers' own bytes (little-endian on all our platforms), deflated, in base64."""
+    # The fastest level for a long text: higher ones would take longer than the model itself.
     level = 6 if numbers.numel() < 1 << 15 else 1
     data = zlib.compress(numbers.contiguous().numpy().tobytes(), level)
     return base64.b64encode(data).decode()
