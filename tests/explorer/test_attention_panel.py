@@ -103,7 +103,7 @@ def test_who_asks_and_who_answers_are_both_in_view(opened: Opened, width: int) -
     page = opened(viewport={"width": width, "height": 844})
     middle = "They walked along the quiet river and spoke of many small things that day. "
     page.fill(".type", f"Mary met the tall man. {middle * 8} Then Mary left.")
-    page.locator(".sentence .token.asks", has_text="Mary").wait_for()
+    page.locator(".sentence .token.query", has_text="Mary").wait_for()
     assert page.locator(".story").first.inner_text().startswith("Mary128 looks at Mary1 0.9")
     hidden = page.evaluate(
         """() => ["asks", "answers"].filter((side) => {

@@ -67,7 +67,7 @@ def test_the_parts_of_a_score_are_the_library_s(opened: Opened, rec: Recording) 
     page = opened("#panel=why")
     drawn(page, "why-panel")
     split = ll.why(rec, 3, 1, 10, 2)
-    assert page.locator(".why-panel .answer").inner_text() == "animal"
+    assert page.locator(".why-panel .key-name").inner_text() == "animal"
     assert page.locator("[data-score]").inner_text() == signed(split.score)
     assert "normalises after each layer" in page.locator(".reach").inner_text()
     shown = [
@@ -85,7 +85,7 @@ def test_the_parts_of_a_score_are_the_library_s(opened: Opened, rec: Recording) 
     assert page.locator("[data-part]").count() == 1
     # another key, and the lines of Python that say the same
     page.locator(".link-choice .sentence").last.get_by_text("street").click()
-    until(page, "document.querySelector('.why-panel .answer').innerText === 'street'")
+    until(page, "document.querySelector('.why-panel .key-name').innerText === 'street'")
     street = ll.why(rec, 3, 1, "it", "street")
     assert page.locator("[data-score]").inner_text() == signed(street.score)
     namespace: dict[str, Any] = {}

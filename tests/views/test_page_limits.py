@@ -159,14 +159,14 @@ def test_a_long_text_is_labelled_and_opens_where_its_link_is(
         assert 15 <= labels.count() <= len(long.tokens)
         sizes = labels.evaluate_all("all => all.map(one => +one.getAttribute('font-size'))")
         assert min(sizes) >= 8
-    asker = page.locator(".token.asks")
-    assert page.locator("svg.heatmap .asks-label").last.text_content() == asker.inner_text()
+    asker = page.locator(".token.query")
+    assert page.locator("svg.heatmap .query-label").last.text_content() == asker.inner_text()
     link = opening(long)
     shown = page.locator(".token").all_inner_texts()
     assert len(shown) < 80
     assert {long.tokens[link.query].text, long.tokens[link.key].text} <= set(shown)
     for frame, inside in (
-        (".sentence", ".token.asks"),
+        (".sentence", ".token.query"),
         (".arcs .scrolls", "svg.arcs [font-weight='650']"),
     ):
         outer = page.locator(frame).bounding_box()

@@ -48,7 +48,7 @@ _MOST_LINKS = 3
 def heat_map(recording: Recording, layer: int | None = None, head: int | None = None) -> Figure:
     """The weights of one head: rows are queries, columns are keys; background is left blank.
 
-    Without a layer and head: those of the most salient link. Of a long text each cell shows the
+    Without a layer and head: those of the most salient link. For a long text each cell shows the
     strongest of the links that were recorded in it.
     """
     layer, head, *_ = opening(recording, layer, head)
@@ -153,7 +153,7 @@ def token_graph(
     """Tokens on a line and an arc for each link of at least a weight.
 
     Arcs above the line look forward, those below look back. The stronger the link, the thicker and
-    darker its arc; background has no arcs. Of many links the strongest are drawn.
+    darker its arc; background has no arcs. If there are many links, the strongest are drawn.
     """
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Curve

@@ -38,7 +38,7 @@ _MOST_WEIGHTS = 1 << 20
 def heat_map(recording: Recording, layer: int, head: int, mark: int | None = None) -> HeatMap:
     """One head of a recording: background left blank, one row marked.
 
-    Of a long text: the strongest of its recorded links in each cell.
+    For a long text: the strongest of its recorded links in each cell.
     """
     rows, columns = len(recording.queries), len(recording.tokens)
     if rows * columns <= _MOST_WEIGHTS and recording.seen(layer).source is not None:

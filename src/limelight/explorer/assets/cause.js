@@ -90,7 +90,7 @@ export function create(app) {
     const byKey = new Map(effects.map((effect) => [effect.key, effect]));
     text.replaceChildren(...spec.queries.labels.map((label, token) => {
       const button = html("button", {
-        type: "button", class: `token${token === query ? " asks" : ""}${hidden.has(token) ? " background" : ""}${cut.includes(token) ? " cut" : ""}`,
+        type: "button", class: `token${token === query ? " query" : ""}${hidden.has(token) ? " background" : ""}${cut.includes(token) ? " cut" : ""}`,
         "aria-pressed": String(token === query), click: () => store.set({ locked: token }),
       }, shorten(label, 30));
       const part = hidden.has(token) ? 0 : height((byKey.get(token)?.change ?? 0) / most, 1, state.log);
@@ -112,12 +112,12 @@ export function create(app) {
         html("td", { class: "bar-cell" }, bar(effect.change / most, "change")), html("td", { class: "number strong" }, precise(effect.change)),
         html("td", {}, html("button", { type: "button", class: "quiet", "aria-pressed": String(isCut), "aria-label": `${isCut ? "Restore" : "Cut"} the link to ${spec.keys.labels[effect.key]}`, click: () => toggle(effect.key) }, isCut ? "restore" : "cut")));
     }));
-    const asker = html("bdi", { class: "asker" }, spec.queries.labels[query]);
+    const asker = html("bdi", { class: "query-name" }, spec.queries.labels[query]);
     if (!shown.length) { story.replaceChildren("Cutting the links of ", asker, " one by one …"); return; }
     const heavy = [...shown].sort((a, b) => b.weight - a.weight)[0];
     const rank = shown.indexOf(heavy) + 1;
-    story.replaceChildren(asker, " changes most without ", html("bdi", { class: "answer" }, spec.keys.labels[shown[0].key]), ` (${precise(shown[0].change)}); its largest weight goes to `,
-      html("bdi", { class: "answer" }, spec.keys.labels[heavy.key]), ` (${number(heavy.weight)}), rank ${rank} by what its cut causes.`);
+    story.replaceChildren(asker, " changes most without ", html("bdi", { class: "key-name" }, spec.keys.labels[shown[0].key]), ` (${precise(shown[0].change)}); its largest weight goes to `,
+      html("bdi", { class: "key-name" }, spec.keys.labels[heavy.key]), ` (${number(heavy.weight)}), rank ${rank} by what its cut causes.`);
     restore.hidden = cut.length === 0;
   }
 

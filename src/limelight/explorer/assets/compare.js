@@ -100,7 +100,7 @@ export function create(app) {
     const palette = app.palette();
     const token = (/** @type {Text} */ text, /** @type {number} */ k, /** @type {number} */ asks, /** @type {number} */ value, /** @type {boolean} */ first_) => {
       const button = html("button", {
-        type: "button", class: `token${k === asks ? " asks" : ""}`, "aria-label": `${text.spec.queries.labels[k]} ${number(value)}`,
+        type: "button", class: `token${k === asks ? " query" : ""}`, "aria-label": `${text.spec.queries.labels[k]} ${number(value)}`,
         click: () => { if (first_) store.set({ locked: k }); else { const back = pairs.find(([, j]) => j === k); if (back) store.set({ locked: back[0] }); } },
       }, shorten(text.spec.queries.labels[k], 30));
       const hidden = !state.background && text.spec.keys.background.includes(k);
@@ -125,8 +125,8 @@ export function create(app) {
     const only = second.spec.queries.labels.filter((_, j) => !pairs.some(([, k]) => k === j));
     const top = changes[0];
     story.replaceChildren(...(top ? [
-      "For ", html("bdi", { class: "asker" }, first.spec.queries.labels[row]), ": ",
-      html("bdi", { class: "answer" }, first.spec.keys.labels[top.i]), ` ${number(a.at(row, top.i))} → ${number(b.at(twin, top.j))}`,
+      "For ", html("bdi", { class: "query-name" }, first.spec.queries.labels[row]), ": ",
+      html("bdi", { class: "key-name" }, first.spec.keys.labels[top.i]), ` ${number(a.at(row, top.i))} → ${number(b.at(twin, top.j))}`,
       only.length ? html("span", { class: "hint" }, `  ·  only in the second: ${only.slice(0, 6).join(" ")}`) : "",
     ] : ["The texts have no token in common."]));
     heads(first, second, row, twin, pairs, state);

@@ -93,7 +93,7 @@ export function create(app) {
     const at = chosen === null ? null : written[chosen];
     const weights = at?.attended.mean ?? [];
     const token = (/** @type {string} */ label, /** @type {number} */ place, /** @type {number | null} */ mine) => {
-      const button = html("button", { type: "button", class: `token${mine !== null ? " new" : ""}${mine !== null && mine === chosen ? " asks" : ""}`, title: mine === null ? null : `probability ${number(written[mine].probability)}`, click: () => { if (mine !== null) { chosen = mine; draw(); } } }, shorten(label, 30));
+      const button = html("button", { type: "button", class: `token${mine !== null ? " new" : ""}${mine !== null && mine === chosen ? " query" : ""}`, title: mine === null ? null : `probability ${number(written[mine].probability)}`, click: () => { if (mine !== null) { chosen = mine; draw(); } } }, shorten(label, 30));
       const part = place === 0 ? 0 : height(weights[place] ?? 0, Math.max(0.05, ...weights.slice(1)), store.get().log);
       if (part > 0.04 && mine !== chosen) { button.style.backgroundColor = colour(palette, part); button.style.color = textOn(palette, part); }
       return button;

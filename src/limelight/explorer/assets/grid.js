@@ -232,8 +232,8 @@ export function createGrid(app, { several } = { several: true }) {
     if (found) parts.push(" ", html("span", { class: "number" }, number(found[place])));
     const best = read.spec.summary.strongest[place];
     if (best) {
-      parts.push("  strongest ", html("bdi", { class: "asker" }, shorten(read.spec.queries.labels[best[0]], 20)), " → ",
-        html("bdi", { class: "answer" }, shorten(read.spec.keys.labels[best[1]], 20)), " ", html("span", { class: "number" }, number(best[2])));
+      parts.push("  strongest ", html("bdi", { class: "query-name" }, shorten(read.spec.queries.labels[best[0]], 20)), " → ",
+        html("bdi", { class: "key-name" }, shorten(read.spec.keys.labels[best[1]], 20)), " ", html("span", { class: "number" }, number(best[2])));
     }
     if (roles[place]?.length) parts.push(`  ·  ${roles[place].join(", ")}`);
     const shares = read.spec.patterns.map((name, k) => /** @type {[string, number]} */ ([name, read.pattern(place, k)])).sort((a, b) => b[1] - a[1]);

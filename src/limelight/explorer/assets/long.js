@@ -252,7 +252,7 @@ export function create(app) {
       for (let k = Math.max(0, first); k < Math.min(count(), last); k += 1) {
         if (!spec.queries.tight[k]) parts.push(" ");
         const label = spec.queries.labels[k];
-        parts.push(k === row ? html("mark", { class: "asks" }, label) : k === pointed?.column ? html("mark", { class: "answers" }, label) : label);
+        parts.push(k === row ? html("mark", { class: "query" }, label) : k === pointed?.column ? html("mark", { class: "key" }, label) : label);
       }
       return parts;
     };
@@ -262,7 +262,7 @@ export function create(app) {
       ...(apart && column !== null && column < row ? [html("p", {}, `… `, ...piece(column - 40, column + 40), " …")] : []),
       html("p", {}, html("span", { class: "hint" }, `tokens ${Math.max(0, row - 140).toLocaleString("en")}–${Math.min(count(), row + 140).toLocaleString("en")}  `), ...piece(row - 140, row + 140)),
       ...(apart && column !== null && column > row ? [html("p", {}, `… `, ...piece(column - 40, column + 40), " …")] : []));
-    const marked = words.querySelector("mark.asks");
+    const marked = words.querySelector("mark.query");
     if (marked) words.scrollTop += marked.getBoundingClientRect().top - words.getBoundingClientRect().top - words.clientHeight / 2;
   }
 
@@ -272,8 +272,8 @@ export function create(app) {
     const exact = tiles.weight(pointed.row, pointed.column);
     const { shape, values } = overview.arrays.max;
     const cell = values[Math.floor((pointed.row * shape[0]) / count()) * shape[1] + Math.floor((pointed.column * shape[1]) / count())];
-    tip.replaceChildren(html("bdi", { class: "asker" }, shorten(spec.queries.labels[pointed.row], 24)), html("sub", {}, String(pointed.row)), " → ",
-      html("bdi", { class: "answer" }, shorten(spec.keys.labels[pointed.column], 24)), html("sub", {}, String(pointed.column)), " ",
+    tip.replaceChildren(html("bdi", { class: "query-name" }, shorten(spec.queries.labels[pointed.row], 24)), html("sub", {}, String(pointed.row)), " → ",
+      html("bdi", { class: "key-name" }, shorten(spec.keys.labels[pointed.column], 24)), html("sub", {}, String(pointed.column)), " ",
       exact === null ? html("span", { class: "number" }, `≤ ${number(cell)} in this cell`) : html("strong", { class: "number", "data-exact": "" }, number(exact)));
   }
 
@@ -288,8 +288,8 @@ export function create(app) {
   /** @param {any} spec @param {number} query @param {number} token @param {number} weight */
   function jump(spec, query, token, weight) {
     return html("button", { type: "button", class: "jump-link", click: () => { go(query, token); showTip(); } },
-      html("span", { class: "number strong" }, number(weight)), " ", html("bdi", { class: "asker" }, shorten(spec.queries.labels[query], 18)), html("sub", {}, String(query)), " → ",
-      html("bdi", { class: "answer" }, shorten(spec.keys.labels[token], 18)), html("sub", {}, String(token)));
+      html("span", { class: "number strong" }, number(weight)), " ", html("bdi", { class: "query-name" }, shorten(spec.queries.labels[query], 18)), html("sub", {}, String(query)), " → ",
+      html("bdi", { class: "key-name" }, shorten(spec.keys.labels[token], 18)), html("sub", {}, String(token)));
   }
 
   async function find() {

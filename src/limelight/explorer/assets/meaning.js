@@ -106,7 +106,7 @@ export function create(app) {
   function show() {
     const found = /** @type {Way} */ (way);
     const palette = app.palette();
-    story.replaceChildren(html("bdi", { class: "asker" }, found.word), ...found.sentences.flatMap((_, s) => [
+    story.replaceChildren(html("bdi", { class: "query-name" }, found.word), ...found.sentences.flatMap((_, s) => [
       s ? "; in the second sentence to " : " ends nearest to ",
       html("strong", { "data-nearest": s }, found.nearest[s]), found.sources[s].length ? ` (took most from ${found.sources[s].join(", ")})` : "",
     ]), ".", alike(found) ? " Both ways are the same: this model reads from left to right, and what differs stands after the word." : "");

@@ -2,7 +2,7 @@
 
 import { FONT, fitted, html, number, svg } from "../../views/page/assets/dom.js";
 import { height } from "../../views/page/assets/scale.js";
-import { asking, derive, strongest } from "../../views/page/assets/view.js";
+import { activeQuery, derive, strongest } from "../../views/page/assets/view.js";
 
 // Okabe and Ito: distinguishable to the colour-blind, too
 const COLOURS = {
@@ -42,7 +42,7 @@ export function createOverlay(app) {
     root.setAttribute("width", String(WIDTH));
     root.setAttribute("height", String(most * step + 16));
     const y = (/** @type {number} */ place) => 8 + (place + 0.5) * step;
-    const row = asking(view.state);
+    const row = activeQuery(view.state);
     const paths = layers.flatMap(({ view: each }, k) => {
       const links = (row === null ? strongest(each, 2 * most) : rowLinks(each, row)).filter((link) => link.weight >= 0.02 * each.grid.peak);
       return links.map((link) => {

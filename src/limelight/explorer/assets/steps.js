@@ -211,7 +211,7 @@ export function create(app) {
     if (!boxes.weights || row >= boxes.weights.shown.rows) return;
     const weights = boxes.weights.shown.values.subarray(row * boxes.weights.shown.columns, (row + 1) * boxes.weights.shown.columns);
     const best = weights.indexOf(Math.max(...weights));
-    story.replaceChildren(html("bdi", { class: "asker" }, spec.queries.labels[row]), " matches ", html("bdi", { class: "answer" }, spec.keys.labels[best]),
+    story.replaceChildren(html("bdi", { class: "query-name" }, spec.queries.labels[row]), " matches ", html("bdi", { class: "key-name" }, spec.keys.labels[best]),
       ` best: score ${number(boxes.scores.at(row, best), 2)}, scaled ${number(boxes.scaled.at(row, best), 2)}, weight `, html("span", { class: "number strong", "data-weight": "" }, number(weights[best])),
       html("span", { class: "hint" }, "   Point at any number to see where it came from."));
   }

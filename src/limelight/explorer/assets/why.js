@@ -99,12 +99,12 @@ export function create(app) {
     const hidden = new Set(state.background ? [] : spec.keys.background);
     const most = Math.max(1e-9, ...[...weights].filter((_, key) => !hidden.has(key)));
     looks.replaceChildren(...spec.queries.labels.map((label, token) => html("button", {
-      type: "button", class: `token${token === query ? " asks" : ""}${hidden.has(token) ? " background" : ""}`, "aria-pressed": String(token === query),
+      type: "button", class: `token${token === query ? " query" : ""}${hidden.has(token) ? " background" : ""}`, "aria-pressed": String(token === query),
       click: () => store.set({ locked: token, target: null }),
     }, shorten(label, 30))));
     looked.replaceChildren(...spec.keys.labels.map((label, token) => {
       const button = html("button", {
-        type: "button", class: `token${token === target ? " answers" : ""}${hidden.has(token) ? " background" : ""}`, "aria-pressed": String(token === target), disabled: later(read, token),
+        type: "button", class: `token${token === target ? " key" : ""}${hidden.has(token) ? " background" : ""}`, "aria-pressed": String(token === target), disabled: later(read, token),
         title: `weight ${number(weights[token] ?? 0)}`, click: () => store.set({ target: token }),
       }, shorten(label, 30));
       const part = hidden.has(token) ? 0 : height((weights[token] ?? 0) / most, 1, state.log);
@@ -112,7 +112,7 @@ export function create(app) {
       return button;
     }));
     const [first, second, part] = split.strongest[0];
-    story.replaceChildren(html("bdi", { class: "asker" }, split.query), " → ", html("bdi", { class: "answer" }, split.key), " scores ", html("strong", { class: "number", "data-score": "" }, plain(split.score)),
+    story.replaceChildren(html("bdi", { class: "query-name" }, split.query), " → ", html("bdi", { class: "key-name" }, split.key), " scores ", html("strong", { class: "number", "data-score": "" }, plain(split.score)),
       ` (weight ${number(weights[target] ?? 0)}). The strongest part: ${first} of the query with ${second} of the key, ${plain(part)}.`);
     reach.replaceChildren(split.exact
       ? "Every source stands by itself, and the parts add up to the score. The scale of each norm is held fixed."

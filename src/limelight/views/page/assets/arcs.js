@@ -1,16 +1,16 @@
-// Two columns of tokens, and a line for each link: the stronger, the thicker.
+// Two columns of tokens and a line for each link: the stronger the link, the thicker the line.
 
 import { FONT, fitted, number, reveal, scrolling, svg, widthOf } from "./dom.js";
 import { height } from "./scale.js";
-import { answers, askers, strongest, weightAt } from "./view.js";
+import { activeQueries, rankedKeys, strongest, weightAt } from "./view.js";
 
 /** @typedef {import("./view.js").View} View */
 
 const WIDTH = 440;
-const LABEL = 104; // room for a label
+const LABEL = 104; // width of a label, at most
 
 /**
- * Of a long text the tokens around the query and its keys; else all of them.
+ * All tokens of a short text; of a long one those around the query and its keys.
  * @param {import("./store.js").Store} store
  */
 export function createArcs(store) {
@@ -41,26 +41,26 @@ export function createArcs(store) {
     const place = Math.floor(((event.clientY - box.top) * zoom - 8) / layout.step);
     const right = x > WIDTH / 2;
     const tokens = right ? layout.columns : layout.rows;
-    return place < 0 || place >= tokens.length ? null : { right, place: tokens[place] };
+    return place < 0 || place >= tokens.length ? null : { right, token: tokens[place] };
   }
 
   root.addEventListener("pointermove", (/** @type {any} */ event) => {
-    const found = locate(event);
+    const target = locate(event);
     store.set({
-      query: found && !found.right ? found.place : null,
-      key: found?.right ? found.place : null,
+      query: target && !target.right ? target.token : null,
+      key: target?.right ? target.token : null,
     });
   });
   root.addEventListener("pointerleave", () => store.set({ query: null, key: null }));
   root.addEventListener("click", (/** @type {any} */ event) => {
-    const found = locate(event);
-    if (found && !found.right) store.set({ locked: store.get().locked === found.place ? null : found.place });
+    const target = locate(event);
+    if (target && !target.right) store.set({ locked: store.get().locked === target.token ? null : target.token });
   });
 
   function focus(/** @type {import("./view.js").View} */ view) {
     const { state, palette } = view;
-    const asks = askers(state);
-    const chosen = choose(view, asks, state.key);
+    const queries = activeQueries(state);
+    const chosen = choose(view, queries, state.key);
     const y = (/** @type {number} */ place) => 8 + (place + 0.5) * layout.step;
     const rowPlace = new Map(layout.rows.map((/** @type {number} */ token, /** @type {number} */ place) => [token, place]));
     const columnPlace = new Map(layout.columns.map((/** @type {number} */ token, /** @type {number} */ place) => [token, place]));
@@ -77,35 +77,35 @@ export function createArcs(store) {
       });
     }));
     names.replaceChildren(
-      ...side(view, layout.rows, false, asks, y),
-      ...side(view, layout.columns, true, state.key === null ? [] : [state.key], y, asks),
+      ...side(view, layout.rows, false, queries, y),
+      ...side(view, layout.columns, true, state.key === null ? [] : [state.key], y, queries),
     );
   }
 
   const element = scrolling({ class: "frame" }, root);
   return { element, picture: root, draw, focus, reveal: (/** @type {number} */ row) => reveal(element, names.children[layout.rows.indexOf(row)] ?? names) };
 
-  /** @param {View} view @param {number[]} tokens @param {boolean} right @param {number[]} marked @param {(place: number) => number} y @param {number[]} asks */
-  function side(view, tokens, right, marked, y, asks = []) {
-    const some = asks.length > 0;
+  /** @param {View} view @param {number[]} tokens @param {boolean} right @param {number[]} marked @param {(place: number) => number} y @param {number[]} queries */
+  function side(view, tokens, right, marked, y, queries = []) {
+    const active = queries.length > 0;
     const { palette } = view;
     const labels = (right ? view.columns : view.rows).labels;
     return tokens.map((token, place) => {
       const faint = right && view.background.has(token);
-      const weight = right && view.shown(token) ? asks.reduce((total, row) => total + weightAt(view, row, token), 0) : 0;
-      const strong = marked.includes(token) || (some && right && weight >= 0.04);
+      const weight = right && view.shown(token) ? queries.reduce((total, row) => total + weightAt(view, row, token), 0) : 0;
+      const strong = marked.includes(token) || (active && right && weight >= 0.04);
       const fill = marked.includes(token) ? (right ? palette.key : palette.query) : faint ? palette.muted : palette.ink;
       const gap = place > 0 && tokens[place - 1] !== token - 1;
       const text = svg("text", {
         x: right ? layout.end + 9 : layout.start - 9, y: y(place),
         "text-anchor": right ? "start" : "end", "dominant-baseline": "central",
-        fill, "font-weight": strong ? 650 : 400, "fill-opacity": right && some && !strong ? 0.55 : 1,
+        fill, "font-weight": strong ? 650 : 400, "fill-opacity": right && active && !strong ? 0.55 : 1,
       }, fitted(gap ? `… ${labels[token]}` : labels[token], layout.size, LABEL));
-      if (!strong || !right || !some) return text;
+      if (!strong || !right || !active) return text;
       return svg("g", {}, text, svg("text", {
         x: layout.numbers, y: y(place), "text-anchor": "end", "dominant-baseline": "central",
         fill: palette.muted, "font-size": layout.size * 0.92,
-      }, number(asks.reduce((total, row) => total + weightAt(view, row, token), 0))));
+      }, number(queries.reduce((total, row) => total + weightAt(view, row, token), 0))));
     });
   }
 }
@@ -124,13 +124,13 @@ function measure(view) {
   return { rows, columns, step, size, numbers, peak, start: 128, end: 270, total: most * step + 16 };
 }
 
-/** The links to draw: of one row, of one column, or the strongest; none that would print as 0.000. */
-function choose(/** @type {import("./view.js").View} */ view, /** @type {number[]} */ asks, /** @type {number | null} */ key) {
-  if (asks.length) {
-    const links = asks.flatMap((/** @type {number} */ row) => answers(view, row).slice(0, 24).map((link) => ({ row, ...link })));
+/** The links to draw: of the active queries, of one key, or the strongest; none that prints as 0.000. */
+function choose(/** @type {import("./view.js").View} */ view, /** @type {number[]} */ queries, /** @type {number | null} */ key) {
+  if (queries.length) {
+    const links = queries.flatMap((/** @type {number} */ row) => rankedKeys(view, row).slice(0, 24).map((link) => ({ row, ...link })));
     return links.filter((/** @type {any} */ link) => link.weight >= 0.0005).sort((/** @type {any} */ a, /** @type {any} */ b) => b.weight - a.weight);
   }
-  if (view.grid.kind !== "whole") return layoutLinks(view, key);
+  if (view.grid.kind !== "whole") return linksInSight(view, key);
   if (key === null) return strongest(view, view.excerpt ? 4000 : 4 * view.grid.matrix.rows);
   const links = [];
   for (let i = 0; i < view.grid.matrix.rows; i += 1) {
@@ -139,10 +139,10 @@ function choose(/** @type {import("./view.js").View} */ view, /** @type {number[
   return links.filter((link) => link.weight >= 0.0005).sort((a, b) => b.weight - a.weight).slice(0, 48);
 }
 
-/** The links of the tokens in sight of a long text. @param {View} view @param {number | null} key */
-function layoutLinks(view, key) {
+/** The links of the tokens of a long text that are in sight. @param {View} view @param {number | null} key */
+function linksInSight(view, key) {
   const rows = view.excerpt?.rows ?? [...view.rows.labels.keys()];
-  return rows.flatMap((row) => answers(view, row).map((link) => ({ row, ...link })))
+  return rows.flatMap((row) => rankedKeys(view, row).map((link) => ({ row, ...link })))
     .filter((link) => link.weight >= 0.0005 && (key === null || link.column === key))
     .sort((a, b) => b.weight - a.weight).slice(0, 200);
 }

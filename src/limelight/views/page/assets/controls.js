@@ -1,4 +1,4 @@
-// Layer, head, and how they are shown.
+// The controls: layer, head, and how they are shown.
 
 import { html } from "./dom.js";
 
@@ -60,19 +60,19 @@ function choice(/** @type {string} */ name, /** @type {any} */ options, /** @typ
 }
 
 /**
- * Letters that work while the focus is anywhere inside the view.
+ * The handler of letter keys, which work while the focus is anywhere inside the view.
  * @param {import("./store.js").Store} store
  * @param {import("./numbers.js").Spec} spec
  */
 export function keyboard(store, spec) {
-  const around = (/** @type {number} */ value, /** @type {number} */ count, /** @type {number} */ amount) => (value + amount + count) % count;
+  const wrap = (/** @type {number} */ value, /** @type {number} */ count, /** @type {number} */ amount) => (value + amount + count) % count;
   return (/** @type {any} */ event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const state = store.get();
-    const back = event.shiftKey ? -1 : 1;
+    const step = event.shiftKey ? -1 : 1;
     const actions = {
-      l: () => ({ layer: around(state.layer, spec.layers.length, back) }),
-      h: () => ({ head: around(state.head, spec.heads.length, back) }),
+      l: () => ({ layer: wrap(state.layer, spec.layers.length, step) }),
+      h: () => ({ head: wrap(state.head, spec.heads.length, step) }),
       b: () => ({ background: !state.background }),
       g: () => ({ log: !state.log }),
       w: () => (spec.queries.merged ? { words: !state.words, locked: null, query: null, key: null } : {}),

@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Named on the pictures themselves, so that an exported one keeps it.
+// Set on the pictures themselves, so that an exported one keeps it.
 export const FONT =
   'Inter, ui-sans-serif, system-ui, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", Arial, sans-serif';
 
@@ -50,11 +50,11 @@ export function svg(tag, attributes = {}, ...children) {
 /** A bar that is full at 1. */
 export function bar(/** @type {number} */ share) {
   const inner = html("span", { class: "bar" });
-  inner.style.width = `${Math.min(100, 100 * share)}%`; // an attribute would be against the page's policy
+  inner.style.width = `${Math.min(100, 100 * share)}%`; // the page's policy forbids a style attribute
   return html("span", { class: "track" }, inner);
 }
 
-/** A frame that scrolls sideways, and fades at its end for as long as there is more to see there. */
+/** A frame that scrolls sideways, and fades at its end while there is more to see. */
 export function scrolling(/** @type {Record<string, any>} */ attributes, /** @type {Element[]} */ ...children) {
   const frame = html("div", { ...attributes, class: `${attributes.class ?? ""} scrolls`, scroll: show }, ...children);
   function show() {
@@ -77,9 +77,9 @@ export function reveal(/** @type {Element} */ frame, /** @type {Element} */ elem
 const PLAIN = /^[\x20-\x7e]*$/;
 const segmenter = "Segmenter" in Intl ? new Intl.Segmenter() : null;
 
-/** At most `limit` characters as people count them, so that no letter is parted from its marks. */
+/** At most `limit` graphemes, so that no letter is separated from its combining marks. */
 export function shorten(/** @type {string} */ text, /** @type {number} */ limit) {
-  // of plain letters each is one character: most labels, and segmenting takes longer than drawing them
+  // in ASCII, as most labels are, each letter is one grapheme; segmenting is slower than drawing
   if (PLAIN.test(text)) return text.length <= limit ? text : `${text.slice(0, limit - 1)}…`;
   const letters = segmenter
     ? [...segmenter.segment(text.slice(0, 8 * limit))].map((part) => part.segment)
@@ -91,7 +91,7 @@ export function shorten(/** @type {string} */ text, /** @type {number} */ limit)
 /** @type {CanvasRenderingContext2D | null} */
 let pen = null;
 let penSize = 0;
-/** @type {Map<string, number>} widths at the size of the pen */
+/** @type {Map<string, number>} widths at `penSize` */
 const widths = new Map();
 
 /** How wide the text is drawn, in pixels. */
@@ -109,11 +109,11 @@ export function widthOf(/** @type {string} */ text, /** @type {number} */ size) 
   return width;
 }
 
-/** The text, shortened until it takes no more room than this, nor more than so many letters. */
-export function fitted(/** @type {string} */ text, /** @type {number} */ size, /** @type {number} */ room, most = 24) {
+/** The text, shortened to `width` pixels and `most` characters. */
+export function fitted(/** @type {string} */ text, /** @type {number} */ size, /** @type {number} */ width, most = 24) {
   let limit = most;
   let label = shorten(text, limit);
-  while (limit > 2 && widthOf(label, size) > room) {
+  while (limit > 2 && widthOf(label, size) > width) {
     limit -= 1;
     label = shorten(text, limit);
   }

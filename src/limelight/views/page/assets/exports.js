@@ -1,8 +1,8 @@
-// A picture as a file: SVG as it stands on the screen, or PNG at twice its size; with its title.
+// A picture as a file, with a title: SVG as on the screen, or PNG at twice its size.
 
 import { fitted, html, svg } from "./dom.js";
 
-const TITLE = 30; // room for it, above the picture
+const TITLE = 30; // height of the title, above the picture
 const MARGIN = 8;
 
 /** The picture by itself, on its own paper, with its title above it. */
@@ -24,14 +24,14 @@ function standalone(/** @type {SVGSVGElement} */ picture, /** @type {import("./n
   return { blob, width: box.width, height: box.height };
 }
 
-function offer(/** @type {Blob} */ blob, /** @type {string} */ name) {
+function download(/** @type {Blob} */ blob, /** @type {string} */ name) {
   const address = URL.createObjectURL(blob);
   html("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 60_000); // a busy machine may be slow to begin
+  setTimeout(() => URL.revokeObjectURL(address), 60_000); // a busy machine may begin the download late
 }
 
 export function saveSvg(/** @type {SVGSVGElement} */ picture, /** @type {import("./numbers.js").Palette} */ palette, /** @type {string} */ title, /** @type {string} */ name) {
-  offer(standalone(picture, palette, title).blob, `${name}.svg`);
+  download(standalone(picture, palette, title).blob, `${name}.svg`);
 }
 
 export async function savePng(/** @type {SVGSVGElement} */ picture, /** @type {import("./numbers.js").Palette} */ palette, /** @type {string} */ title, /** @type {string} */ name) {
@@ -43,5 +43,5 @@ export async function savePng(/** @type {SVGSVGElement} */ picture, /** @type {i
   const canvas = html("canvas", { width: 2 * width, height: 2 * height });
   /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d")).drawImage(image, 0, 0, canvas.width, canvas.height);
   URL.revokeObjectURL(address);
-  offer(await new Promise((done) => { canvas.toBlob((made) => done(/** @type {Blob} */ (made)), "image/png"); }), `${name}.png`);
+  download(await new Promise((done) => { canvas.toBlob((png) => done(/** @type {Blob} */ (png)), "image/png"); }), `${name}.png`);
 }

@@ -1,4 +1,4 @@
-// All heads at once, a small picture each; choose one with pointer or arrow keys.
+// All heads at once, a thumbnail each; choose one with pointer or arrow keys.
 
 import { FONT, html, number, scrolling, shorten, svg } from "./dom.js";
 import { byRole, roleTitle, shortRole } from "./roles.js";
@@ -12,8 +12,8 @@ import { height, rgb } from "./scale.js";
 const GAP = 5;
 const LEFT = 24;
 const TOP = 20;
-const WIDE = 48; // a picture with its gap, where they stand by role
-const ACROSS = 14; // of them in a row
+const WIDE = 48; // a thumbnail with its gap, where heads are sorted by role
+const ACROSS = 14; // thumbnails in a row
 
 /**
  * @param {import("./store.js").Store} store
@@ -27,7 +27,7 @@ export function createHeads(store, spec) {
   const caption = html("p", { class: "caption", "aria-live": "polite" });
   const ramp = html("canvas", { class: "ramp", width: 64, height: 1, role: "img", "aria-label": "Colours from 0 to 1" });
   const cell = Math.floor(Math.min(72, Math.max(24, Math.min(720 / layers.length, 640 / heads)))); // with its gap
-  const room = spec.roles.length && cell >= 40 ? 11 : 0; // for a role under each picture
+  const roleHeight = spec.roles.length && cell >= 40 ? 11 : 0; // for a role under each thumbnail
   /** @type {any[]} */
   const thumbs = [];
   /** @type {any} */
@@ -64,7 +64,7 @@ export function createHeads(store, spec) {
   }
 
   function layersDown(/** @type {import("./view.js").View} */ view, /** @type {Label} */ label) {
-    const tall = cell + room;
+    const tall = cell + roleHeight;
     const parts = [];
     for (let head = 0; head < heads; head += 1) {
       parts.push(label(String(spec.heads[head]), LEFT + head * cell + (cell - GAP) / 2, 9, "middle"));
@@ -75,7 +75,7 @@ export function createHeads(store, spec) {
       for (let head = 0; head < heads; head += 1) {
         const x = LEFT + head * cell;
         thumbs.push(thumb(view, layer, head, x, y, cell - GAP));
-        if (room) parts.push(label(shortRole(spec.roles[layer * heads + head]), x + (cell - GAP) / 2, y + cell + 1, "middle", 9));
+        if (roleHeight) parts.push(label(shortRole(spec.roles[layer * heads + head]), x + (cell - GAP) / 2, y + cell + 1, "middle", 9));
       }
     });
     return { parts, width: LEFT + heads * cell, height: TOP + layers.length * tall };
@@ -103,7 +103,7 @@ export function createHeads(store, spec) {
   function thumb(/** @type {import("./view.js").View} */ view, /** @type {number} */ layer, /** @type {number} */ head, /** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ side) {
     const place = { x, y, width: side, height: side };
     const image = svg("image", {
-      ...place, href: sketch(view, layer * heads + head), preserveAspectRatio: "none", "image-rendering": "pixelated",
+      ...place, href: paintThumb(view, layer * heads + head), preserveAspectRatio: "none", "image-rendering": "pixelated",
     });
     const edge = svg("rect", { ...place, rx: 3, fill: "none", stroke: view.palette.line });
     const group = svg("g", {
@@ -156,13 +156,13 @@ export function createHeads(store, spec) {
       const [query, key, weight] = best;
       parts.push(
         "  strongest ",
-        html("bdi", { class: "asker" }, shorten(spec.queries.labels[query], 20)), " → ",
-        html("bdi", { class: "answer" }, shorten(spec.keys.labels[key], 20)), " ",
+        html("bdi", { class: "query-name" }, shorten(spec.queries.labels[query], 20)), " → ",
+        html("bdi", { class: "key-name" }, shorten(spec.keys.labels[key], 20)), " ",
         html("span", { class: "number" }, number(weight)),
       );
     }
-    const does = spec.roles[place] ?? [];
-    if (does.length) parts.push(`  ·  ${does.join(", ")}`);
+    const roles = spec.roles[place] ?? [];
+    if (roles.length) parts.push(`  ·  ${roles.join(", ")}`);
     parts.push(`  ·  entropy ${number(spec.summary.entropy[place], 2)} bits  ·  reach ${number(spec.summary.distance[place], 1)} tokens`);
     caption.replaceChildren(...parts);
   }
@@ -182,8 +182,8 @@ function paintRamp(/** @type {HTMLCanvasElement} */ canvas, /** @type {import(".
   }
 }
 
-/** One head as a picture, each pixel the strongest weight under it, on a scale from 0 to 1. */
-function sketch(/** @type {import("./view.js").View} */ view, /** @type {number} */ place) {
+/** The thumbnail of one head, each pixel the strongest weight under it, on a scale from 0 to 1. */
+function paintThumb(/** @type {import("./view.js").View} */ view, /** @type {number} */ place) {
   const { rows, columns, plain, all } = view.spec.thumbs;
   const codes = (view.state.background ? all : plain).subarray(place * rows * columns, (place + 1) * rows * columns);
   const canvas = html("canvas", { width: columns, height: rows });

@@ -2,25 +2,25 @@
 
 import { FONT, fitted, html, number, scrolling, shorten, svg, widthOf } from "./dom.js";
 import { colour, height, lowest, rgb } from "./scale.js";
-import { askers, firstOf } from "./view.js";
+import { activeQueries, firstOf } from "./view.js";
 
-/** Where cells and labels stand. @typedef {{ left: number, top: number, cell: number, rows: number, columns: number, size: number, every: number }} Layout */
+/** Positions and sizes of cells and labels. @typedef {{ left: number, top: number, cell: number, rows: number, columns: number, size: number, every: number }} Layout */
 /** @typedef {import("./view.js").View} View */
 
-const MOST_RECTANGLES = 4096; // beyond, the cells are one picture
+const MOST_RECTANGLES = 4096; // beyond, the cells are one image
 const WIDEST = 660;
-const LABEL = 7.2; // room for a label, in units of its size
-const SMALLEST = 8.5; // a label that can be read
+const LABEL = 7.2; // width of a label, at most, in units of its size
+const SMALLEST = 8.5; // font size that is readable
 
 /**
- * All weights of a text one can read; of a long one its map, and exact tiles within it.
+ * All weights of a short text; the map of a long one, and exact tiles within it.
  * @param {import("./store.js").Store} store
  */
 export function createHeatmap(store) {
   const root = svg("svg", { class: "picture heatmap", role: "img", "font-family": FONT });
   const tip = html("div", { class: "tip", role: "status", hidden: true });
   const frame = scrolling({ class: "frame" }, root, tip);
-  const places = html("div", { class: "tiles", role: "group", "aria-label": "Exact tiles" });
+  const tilePicker = html("div", { class: "tiles", role: "group", "aria-label": "Exact tiles" });
   /** @type {any} */
   let layout = null;
   /** @type {any} */
@@ -41,7 +41,7 @@ export function createHeatmap(store) {
     root.setAttribute("aria-label", describe(view));
     marks = svg("g", { "pointer-events": "none" });
     root.replaceChildren(cells(view, layout), ...labels(view, layout), legend(view, layout, total), marks);
-    places.replaceChildren(...tileButtons(view));
+    tilePicker.replaceChildren(...tileButtons(view));
     focus(view);
   }
 
@@ -55,25 +55,25 @@ export function createHeatmap(store) {
   }
 
   root.addEventListener("pointermove", (/** @type {any} */ event) => {
-    const found = locate(event);
+    const cell = locate(event);
     const { kind, firstRow, firstColumn } = drawn.grid;
-    const place = kind === "map" ? null : found;
-    store.set({ query: place ? firstRow + place.row : null, key: place ? firstColumn + place.column : null });
-    tell(found);
+    const tokens = kind === "map" ? null : cell;
+    store.set({ query: tokens ? firstRow + tokens.row : null, key: tokens ? firstColumn + tokens.column : null });
+    showTip(cell);
   });
   root.addEventListener("pointerleave", () => {
     store.set({ query: null, key: null });
-    tell(null);
+    showTip(null);
   });
   root.addEventListener("click", (/** @type {any} */ event) => {
-    const found = locate(event);
-    if (!found) return;
+    const cell = locate(event);
+    if (!cell) return;
     if (drawn.grid.kind === "map") {
-      const tile = tileAt(drawn, found.row, found.column);
+      const tile = tileAt(drawn, cell.row, cell.column);
       if (tile >= 0) store.set({ tile });
       return;
     }
-    const row = drawn.grid.firstRow + found.row;
+    const row = drawn.grid.firstRow + cell.row;
     store.set({ locked: store.get().locked === row ? null : row });
   });
 
@@ -87,15 +87,15 @@ export function createHeatmap(store) {
     return [button(null, "Whole text"), ...tiles.map(({ row, column }, tile) => button(tile, `${row} → ${column}`))];
   }
 
-  function tell(/** @type {any} */ found) {
-    tip.hidden = !found;
-    if (!found) return;
-    const { row, column } = found;
+  function showTip(/** @type {any} */ cell) {
+    tip.hidden = !cell;
+    if (!cell) return;
+    const { row, column } = cell;
     const { grid } = drawn;
     const hint = grid.kind !== "map" ? "" : ` at most${tileAt(drawn, row, column) < 0 ? "" : "; click for the exact tile"}`;
     tip.replaceChildren(
-      html("bdi", { class: "asker" }, shorten(grid.rows[row], 24)), " → ",
-      html("bdi", { class: "answer" }, shorten(grid.columns[column], 24)), " ",
+      html("bdi", { class: "query-name" }, shorten(grid.rows[row], 24)), " → ",
+      html("bdi", { class: "key-name" }, shorten(grid.columns[column], 24)), " ",
       html("strong", { class: "number" }, number(grid.matrix.at(row, column))), hint,
     );
     const box = root.getBoundingClientRect();
@@ -103,8 +103,8 @@ export function createHeatmap(store) {
     const x = (layout.left + (column + 0.5) * layout.cell) * zoom;
     const y = (layout.top + row * layout.cell) * zoom;
     const half = tip.offsetWidth / 2;
-    const room = Math.max(box.width, frame.clientWidth);
-    tip.style.left = `${Math.min(Math.max(x, half + 4), room - half - 4)}px`;
+    const width = Math.max(box.width, frame.clientWidth);
+    tip.style.left = `${Math.min(Math.max(x, half + 4), width - half - 4)}px`;
     tip.style.top = `${y - 8}px`;
   }
 
@@ -116,15 +116,15 @@ export function createHeatmap(store) {
       const here = kind === "map" ? Math.floor((place * count) / total) : place - first;
       return here >= 0 && here < count ? here : null;
     };
-    const asks = askers(view.state).flatMap((token) => within(token, firstRow, rows, view.rows.labels.length) ?? []);
+    const activeRows = activeQueries(view.state).flatMap((token) => within(token, firstRow, rows, view.rows.labels.length) ?? []);
     const column = within(view.state.key, firstColumn, columns, view.columns.labels.length);
     const frameOf = (/** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ width, /** @type {number} */ tall, /** @type {string} */ stroke) => svg("rect", {
       x, y, width, height: tall, rx: Math.min(3, cell / 4), fill: "none", stroke, "stroke-width": 1.75,
     });
-    makeWay("asks-label", asks);
-    makeWay("answers-label", column === null ? [] : [column]);
+    hideOverlapped("query-label", activeRows);
+    hideOverlapped("key-label", column === null ? [] : [column]);
     const parts = [];
-    for (const row of asks) {
+    for (const row of activeRows) {
       parts.push(frameOf(left, top + row * cell, columns * cell, cell, view.palette.query),
         rowLabel(view, layout, row, { "font-weight": 650, fill: view.palette.query }));
     }
@@ -136,12 +136,12 @@ export function createHeatmap(store) {
     marks.replaceChildren(...parts);
   }
 
-  /** Of what is marked the label is always there: labels that it would touch are left out. @param {string} kind @param {number[]} marked */
-  function makeWay(kind, marked) {
+  /** Hides the labels that would overlap those of the marked rows or columns. @param {string} kind @param {number[]} marked */
+  function hideOverlapped(kind, marked) {
     for (const label of root.querySelectorAll(`:scope > .${kind}`)) {
       const place = Number(label.getAttribute("data-place"));
-      const touched = marked.some((other) => Math.abs(place - other) * layout.cell < 1.15 * layout.size);
-      label.setAttribute("visibility", touched ? "hidden" : "visible");
+      const overlaps = marked.some((other) => Math.abs(place - other) * layout.cell < 1.15 * layout.size);
+      label.setAttribute("visibility", overlaps ? "hidden" : "visible");
     }
   }
 
@@ -165,10 +165,10 @@ export function createHeatmap(store) {
     if (changed && drawn) draw({ ...drawn, state: store.get() });
   }).observe(frame);
 
-  return { element: html("div", {}, places, frame), picture: root, draw, focus };
+  return { element: html("div", {}, tilePicker, frame), picture: root, draw, focus };
 }
 
-/** The tile that lies in a cell of the map, or −1. @param {View} view @param {number} row @param {number} column */
+/** The tile under a cell of the map, or −1. @param {View} view @param {number} row @param {number} column */
 function tileAt(view, row, column) {
   const { rows, columns } = view.grid.matrix;
   const first = (/** @type {number} */ cell, /** @type {number} */ cells, /** @type {string[]} */ labels) => firstOf(cell, cells, labels.length);
@@ -178,16 +178,16 @@ function tileAt(view, row, column) {
     && tile.column + tile.matrix.columns > first(column, columns, view.columns.labels)));
 }
 
-/** @param {View} view @param {number} room */
-function measure(view, room) {
+/** @param {View} view @param {number} available width */
+function measure(view, available) {
   const { rows, columns } = view.grid.matrix;
   const margin = (/** @type {string[]} */ labels, /** @type {number} */ size) => 18 + Math.ceil(
     labels.reduce((most, label) => Math.max(most, widthOf(fitted(label, size, LABEL * size), size)), 0));
-  const fitting = (/** @type {number} */ left) => Math.min(34, Math.max(0.5, (Math.min(room, WIDEST) - left - 8) / columns));
+  const fitting = (/** @type {number} */ left) => Math.min(34, Math.max(0.5, (Math.min(available, WIDEST) - left - 8) / columns));
   const size = Math.min(13, Math.max(SMALLEST, fitting(margin(view.grid.rows, 11)) * 0.8));
   const left = margin(view.grid.rows, size);
   const cell = fitting(left);
-  const every = Math.ceil((size * 1.1) / cell); // where there is no room for all, every so many are named
+  const every = Math.ceil((size * 1.1) / cell); // where they do not all fit, only every nth is labelled
   return { rows, columns, size, left, cell, every, bottom: 46, top: margin(view.grid.columns, size) + 8 };
 }
 
@@ -218,8 +218,8 @@ function cells(/** @type {import("./view.js").View} */ view, /** @type {Layout} 
   return group;
 }
 
-/** The matrix as a picture of one pixel a cell. */
-export function paint(/** @type {import("./view.js").View} */ view) {
+/** The matrix as an image with one pixel for each cell. */
+function paint(/** @type {import("./view.js").View} */ view) {
   const { rows, columns } = view.grid.matrix;
   const canvas = html("canvas", { width: columns, height: rows });
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
@@ -251,14 +251,14 @@ function labels(/** @type {import("./view.js").View} */ view, /** @type {Layout}
 
 function rowLabel(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ { left, top, cell, size }, /** @type {number} */ row, /** @type {Record<string, any>} */ style) {
   return svg("text", {
-    class: "asks-label", "data-place": row, x: left - 8, y: top + (row + 0.5) * cell, "text-anchor": "end",
+    class: "query-label", "data-place": row, x: left - 8, y: top + (row + 0.5) * cell, "text-anchor": "end",
     "dominant-baseline": "central", "font-size": size, ...style,
   }, fitted(view.grid.rows[row], size, LABEL * size));
 }
 
 function columnLabel(/** @type {import("./view.js").View} */ view, /** @type {Layout} */ { left, top, cell, size }, /** @type {number} */ column, /** @type {Record<string, any>} */ style) {
   return svg("text", {
-    class: "answers-label", "data-place": column, transform: `translate(${left + (column + 0.5) * cell} ${top - 7}) rotate(-90)`,
+    class: "key-label", "data-place": column, transform: `translate(${left + (column + 0.5) * cell} ${top - 7}) rotate(-90)`,
     "dominant-baseline": "central", "font-size": size, ...style,
   }, fitted(view.grid.columns[column], size, LABEL * size));
 }
@@ -291,5 +291,5 @@ function legendText(view) {
 
 function describe(/** @type {import("./view.js").View} */ view) {
   const { layer, head } = view.state;
-  return `Attention weights of layer ${view.spec.layers[layer]}, head ${view.spec.heads[head]}: ${view.grid.matrix.rows} tokens ask, ${view.grid.matrix.columns} answer.`;
+  return `Attention weights of layer ${view.spec.layers[layer]}, head ${view.spec.heads[head]}: ${view.grid.matrix.rows} queries, ${view.grid.matrix.columns} keys.`;
 }

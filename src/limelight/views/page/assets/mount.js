@@ -1,4 +1,4 @@
-// Puts one recording into one element, in a shadow of its own: several on a page stay apart.
+// Shows one recording in one element, in a shadow root: several on a page do not interfere.
 
 import { createArcs } from "./arcs.js";
 import { createControls, keyboard } from "./controls.js";
@@ -20,17 +20,17 @@ import { createWorth } from "./worth.js";
 /** @typedef {import("./view.js").State} State */
 
 const STRUCTURAL = /** @type {const} */ (["layer", "head", "tile", "background", "log", "words", "scheme", "systemDark"]);
-const KEPT = 24; // heads that stay unpacked
+const MOST_HEADS = 24; // that stay unpacked
 
 /**
- * Show a recording inside `host`, dressed by the style sheet `css`.
+ * Show a recording inside `host` with the style sheet `css`.
  *
  * Letter keys work while the focus is inside; on a page of its own, `keys` can be the whole page.
  * @param {HTMLElement} host
  * @param {any} document_ the header, as `document.header` makes it
  * @param {string} css
  * @param {EventTarget} keys
- * @param {(layer: number, head: number) => Promise<any>} parts gives the part of a head, by its numbers in the model
+ * @param {(layer: number, head: number) => Promise<any>} parts returns the part of a head, by its numbers in the model
  */
 export async function mount(host, document_, css, keys, parts) {
   const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
@@ -38,7 +38,7 @@ export async function mount(host, document_, css, keys, parts) {
   sheet.replaceSync(css);
   root.adoptedStyleSheets = [sheet];
   const spec = await readHeader(document_);
-  const head = remembered(spec, parts);
+  const head = cachedHeads(spec, parts);
   const store = createStore(opening(spec));
   const panels = createPanels(store, spec);
   const controls = createControls(store, spec);
@@ -50,25 +50,25 @@ export async function mount(host, document_, css, keys, parts) {
 
   /** @type {import("./view.js").View | null} */
   let view = null;
-  let turn = 0;
+  let updates = 0;
 
   /** @param {State} state @param {State | null} before */
   async function update(state, before) {
     const excerpts = view?.excerpt && state.locked !== before?.locked;
     const redraw = !view || !before || excerpts || STRUCTURAL.some((key) => state[key] !== before[key]);
     if (redraw) {
-      turn += 1;
-      const mine = turn;
+      updates += 1;
+      const current = updates;
       controls.show(state);
       page.setAttribute("aria-busy", "true");
       const unpacked = await head(state.layer, state.head);
-      if (mine !== turn) return; // another was chosen meanwhile
+      if (current !== updates) return; // another head was chosen meanwhile
       page.removeAttribute("aria-busy");
       state = store.get();
       const palette = spec.colours[scheme(state)];
       view = derive(spec, unpacked, state, palette);
       page.dataset.scheme = scheme(state);
-      dress(page, palette);
+      setPalette(page, palette);
     }
     if (!view) return;
     view = { ...view, state };
@@ -88,21 +88,21 @@ export async function mount(host, document_, css, keys, parts) {
 }
 
 /**
- * The heads that were looked at last stay unpacked.
+ * The most recently shown heads stay unpacked.
  * @param {Spec} spec
  * @param {(layer: number, head: number) => Promise<any>} parts
  * @returns {(layer: number, head: number) => Promise<Head>} by positions
  */
-function remembered(spec, parts) {
+function cachedHeads(spec, parts) {
   /** @type {Map<number, Promise<Head>>} */
-  const kept = new Map();
+  const cache = new Map();
   return (layer, head) => {
-    const place = layer * spec.heads.length + head;
-    const found = kept.get(place) ?? parts(spec.layers[layer], spec.heads[head]).then((part) => readHead(spec, part));
-    kept.delete(place);
-    kept.set(place, found);
-    for (const old of kept.keys()) if (kept.size > KEPT) kept.delete(old);
-    return found;
+    const index = layer * spec.heads.length + head;
+    const unpacked = cache.get(index) ?? parts(spec.layers[layer], spec.heads[head]).then((part) => readHead(spec, part));
+    cache.delete(index);
+    cache.set(index, unpacked);
+    for (const oldest of cache.keys()) if (cache.size > MOST_HEADS) cache.delete(oldest);
+    return unpacked;
   };
 }
 
@@ -127,7 +127,7 @@ function createPanels(/** @type {import("./store.js").Store} */ store, /** @type
   };
 }
 
-/** The system's choice, and the notebook's where there is one. */
+/** Follows the colour scheme of the notebook, or of the system outside one. */
 function followSystem(/** @type {import("./store.js").Store} */ store) {
   const query = matchMedia("(prefers-color-scheme: dark)");
   const read = () => {
@@ -138,13 +138,13 @@ function followSystem(/** @type {import("./store.js").Store} */ store) {
   read();
 }
 
-/** Light or dark: as chosen, or as the system has it. @param {State} state @returns {"light" | "dark"} */
+/** Light or dark: as chosen, or as the system is set. @param {State} state @returns {"light" | "dark"} */
 function scheme(state) {
   if (state.scheme !== "auto") return state.scheme === "dark" ? "dark" : "light";
   return state.systemDark ? "dark" : "light";
 }
 
-function dress(/** @type {HTMLElement} */ page, /** @type {import("./numbers.js").Palette} */ palette) {
+function setPalette(/** @type {HTMLElement} */ page, /** @type {import("./numbers.js").Palette} */ palette) {
   for (const name of /** @type {const} */ (["paper", "raised", "ink", "muted", "line", "query", "key"])) {
     page.style.setProperty(`--${name}`, palette[name]);
   }
@@ -160,7 +160,7 @@ function header(/** @type {import("./numbers.js").Spec} */ spec, /** @type {any}
 function grid(/** @type {any} */ panels, /** @type {import("./store.js").Store} */ store, /** @type {import("./numbers.js").Spec} */ spec) {
   const card = (/** @type {string} */ title, /** @type {string} */ hint, /** @type {any} */ panel, /** @type {string} */ name) => html("section", { class: `card ${name}` },
     html("div", { class: "card-head" }, html("h3", {}, title), html("p", {}, hint),
-      panel.picture ? savers(panel.picture, store, spec, title, name) : ""),
+      panel.picture ? saveButtons(panel.picture, store, spec, title, name) : ""),
     panel.element);
   return html("main", { class: "grid" },
     panels.picture ? card("Picture", "lit where the chosen patch looks", panels.picture, "picture-card") : "",
@@ -172,7 +172,7 @@ function grid(/** @type {any} */ panels, /** @type {import("./store.js").Store} 
     card("Step by step", "what this head computes for one token", panels.steps, "steps-card"));
 }
 
-function savers(/** @type {SVGElement} */ picture, /** @type {import("./store.js").Store} */ store, /** @type {import("./numbers.js").Spec} */ spec, /** @type {string} */ what, /** @type {string} */ name) {
+function saveButtons(/** @type {SVGElement} */ picture, /** @type {import("./store.js").Store} */ store, /** @type {import("./numbers.js").Spec} */ spec, /** @type {string} */ what, /** @type {string} */ name) {
   const button = (/** @type {string} */ label, /** @type {any} */ save) => html("button", {
     type: "button", class: "quiet", title: `Save this picture as ${label}`,
     click: () => {

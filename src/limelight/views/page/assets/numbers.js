@@ -49,7 +49,7 @@
  *
  * @typedef {object} Channels
  * @property {number} scale
- * @property {boolean} plain
+ * @property {boolean} plain whether scale · query · key is the score
  * @property {Float32Array[]} query
  * @property {Float32Array[]} key
  * @property {Float32Array[]} value
@@ -116,12 +116,12 @@ async function weightsOf(packed, count) {
     for (let k = 0; k < count; k += 1) values[k] = ((bytes[k] + 256 * bytes[k + count]) / 65535) ** 2;
     return values;
   }
-  const alone = (bytes.length - count) / 2;
+  const escaped = (bytes.length - count) / 2; // numbers of two bytes after the others
   let next = count;
   for (let k = 0; k < count; k += 1) {
     if (bytes[k] < 255) values[k] = bytes[k] / 1000;
     else {
-      values[k] = (bytes[next] + 256 * bytes[next + alone]) / 1000;
+      values[k] = (bytes[next] + 256 * bytes[next + escaped]) / 1000;
       next += 1;
     }
   }
@@ -135,7 +135,7 @@ async function pictures(packed) {
 }
 
 /**
- * The header; where the keys are the queries, the document names them once.
+ * The header, its arrays unpacked; keys are null in the document where they are the queries.
  * @param {any} document_
  * @returns {Promise<Spec>}
  */

@@ -6,7 +6,7 @@ import { createLinks, quote } from "./worth.js";
 /** @typedef {import("./numbers.js").Spec} Spec */
 /** @typedef {import("./view.js").View} View */
 
-const TALL = 64; // of a chart, in its own units
+const HEIGHT = 64; // of a chart, in its own units
 const STEP = 10; // from bar to bar
 
 /**
@@ -20,7 +20,7 @@ export function createOverview(store, spec, overview) {
   const copies = createLinks(store, spec, overview.copies);
   const most = overview.receivers[0]?.[1] ?? 1;
   const receivers = overview.receivers.map(([key, share]) => html("li", { class: "receiver" },
-    html("bdi", { class: "quote" }, ...quote(spec.keys, key, "answer", 2)),
+    html("bdi", { class: "quote" }, ...quote(spec.keys, key, "key-name", 2)),
     html("span", { class: "number" }, `${(100 * share).toFixed(3)}%`),
     bar(share / most)));
 
@@ -43,15 +43,15 @@ export function createOverview(store, spec, overview) {
  * @param {import("./store.js").Store} store
  * @param {Spec} spec
  * @param {number[]} values
- * @param {(value: number) => string} words
+ * @param {(value: number) => string} format
  */
-function chart(store, spec, values, words) {
+function chart(store, spec, values, format) {
   const most = Math.max(...values) || 1;
   const bars = values.map((value, layer) => {
-    const tall = Math.max(1, (TALL * value) / most);
-    const said = `layer ${spec.layers[layer]}: ${words(value)}`;
+    const tall = Math.max(1, (HEIGHT * value) / most);
+    const label = `layer ${spec.layers[layer]}: ${format(value)}`;
     return svg("g", {
-      class: "layer-bar", role: "button", tabindex: 0, "aria-label": said,
+      class: "layer-bar", role: "button", tabindex: 0, "aria-label": label,
       click: () => store.set({ layer }),
       keydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key !== "Enter" && event.key !== " ") return;
@@ -59,18 +59,18 @@ function chart(store, spec, values, words) {
         store.set({ layer });
       },
     },
-    svg("title", {}, said),
-    svg("rect", { class: "room", x: layer * STEP, y: 0, width: STEP, height: TALL }),
-    svg("rect", { class: "value", x: layer * STEP + 1, y: TALL - tall, width: STEP - 2, height: tall, rx: 1.5 }));
+    svg("title", {}, label),
+    svg("rect", { class: "hit-area", x: layer * STEP, y: 0, width: STEP, height: HEIGHT }),
+    svg("rect", { class: "value", x: layer * STEP + 1, y: HEIGHT - tall, width: STEP - 2, height: tall, rx: 1.5 }));
   });
-  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${values.length * STEP} ${TALL}`, preserveAspectRatio: "none", role: "group" }, ...bars);
+  const picture = svg("svg", { class: "chart", viewBox: `0 0 ${values.length * STEP} ${HEIGHT}`, preserveAspectRatio: "none", role: "group" }, ...bars);
   const caption = html("p", { class: "caption" });
 
   /** @param {View} view */
   function draw(view) {
     const { layer } = view.state;
     for (const [place, bar] of bars.entries()) bar.setAttribute("aria-pressed", String(place === layer));
-    caption.replaceChildren(html("strong", {}, `Layer ${spec.layers[layer]}`), `  ${words(values[layer])}, at most ${words(most)}`);
+    caption.replaceChildren(html("strong", {}, `Layer ${spec.layers[layer]}`), `  ${format(values[layer])}, at most ${format(most)}`);
   }
 
   return { element: html("div", {}, picture, caption), draw };

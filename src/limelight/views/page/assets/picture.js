@@ -1,12 +1,12 @@
 // The picture whose patches the tokens are: lit where a chosen patch, or [CLS], looks.
 
 import { FONT, html, number, svg } from "./dom.js";
-import { askers, known } from "./view.js";
+import { activeQueries, keyWeights } from "./view.js";
 
 /** @typedef {import("./view.js").View} View */
 
 const WIDTH = 420;
-const VEIL = 0.82; // how dark a patch becomes that is not looked at
+const VEIL = 0.82; // opacity over a patch that is not looked at
 
 /**
  * @param {import("./store.js").Store} store
@@ -16,7 +16,7 @@ export function createPicture(store, spec) {
   const { rows, columns, leading, width, height, pixels, rollout } = /** @type {import("./numbers.js").Picture} */ (spec.picture);
   const tall = (WIDTH * height) / width;
   const count = rows * columns;
-  const image = svg("image", { width: WIDTH, height: tall, href: pictured(width, height, pixels), preserveAspectRatio: "none" });
+  const image = svg("image", { width: WIDTH, height: tall, href: dataUrl(width, height, pixels), preserveAspectRatio: "none" });
   const veils = Array.from({ length: count }, (_, patch) => svg("rect", {
     class: "patch", x: ((patch % columns) * WIDTH) / columns, y: (Math.floor(patch / columns) * tall) / rows,
     width: WIDTH / columns, height: tall / rows, fill: "#000", "fill-opacity": 0,
@@ -27,17 +27,17 @@ export function createPicture(store, spec) {
     class: "picture patches", viewBox: `0 0 ${WIDTH} ${tall}`, width: WIDTH, height: tall, role: "img", tabindex: 0, "font-family": FONT,
     pointerleave: () => store.set({ query: null, key: null }), keydown: (/** @type {KeyboardEvent} */ event) => move(event),
   }, image, ...veils, mark);
-  const leads = Array.from({ length: leading }, (_, token) => html("button", {
+  const leadingButtons = Array.from({ length: leading }, (_, token) => html("button", {
     type: "button", class: "quiet lead", click: () => lock(token), pointerenter: () => point(token),
     pointerleave: () => store.set({ query: null, key: null }),
   }, spec.queries.labels[token]));
-  const rolled = html("button", {
+  const rolloutButton = html("button", {
     type: "button", class: "quiet lead", hidden: !rollout, "aria-pressed": "false",
     title: "How much of each patch is in the chosen one after all layers, if attention were all there is",
-    click: () => { over = !over; rolled.setAttribute("aria-pressed", String(over)); focus(drawn); },
+    click: () => { showsRollout = !showsRollout; rolloutButton.setAttribute("aria-pressed", String(showsRollout)); focus(drawn); },
   }, "Rollout over all layers");
   const caption = html("p", { class: "caption", "aria-live": "polite" });
-  let over = false;
+  let showsRollout = false;
   /** @type {View} */
   let drawn;
 
@@ -60,50 +60,50 @@ export function createPicture(store, spec) {
     store.set({ locked: leading + Math.min(Math.max(here + by, 0), count - 1), held: [], key: null });
   }
 
-  /** What each token gets of those that ask, background or not. @param {View} view @param {number[]} from */
-  function shares(view, from) {
-    const sums = new Float32Array(leading + count);
-    for (const row of from) {
-      if (over && rollout) for (let j = 0; j < sums.length; j += 1) sums[j] += rollout[row * sums.length + j] / from.length;
-      else for (const { column, weight } of known(view, row)) sums[column] += weight / from.length;
+  /** The mean weight of the queries on each token, or their rollout, background included. @param {View} view @param {number[]} queries */
+  function shares(view, queries) {
+    const means = new Float32Array(leading + count);
+    for (const row of queries) {
+      if (showsRollout && rollout) for (let j = 0; j < means.length; j += 1) means[j] += rollout[row * means.length + j] / queries.length;
+      else for (const { column, weight } of keyWeights(view, row)) means[column] += weight / queries.length;
     }
-    return sums;
+    return means;
   }
 
   /** @param {View} view */
   function focus(view) {
     drawn = view;
     const { state, palette } = view;
-    const from = askers(state);
-    const sums = shares(view, from);
-    const peak = Math.max(...sums.subarray(leading), 1e-9);
+    const queries = activeQueries(state);
+    const means = shares(view, queries);
+    const peak = Math.max(...means.subarray(leading), 1e-9);
     veils.forEach((veil, patch) => {
-      veil.setAttribute("fill-opacity", from.length ? (VEIL * (1 - Math.sqrt(sums[leading + patch] / peak))).toFixed(3) : "0");
+      veil.setAttribute("fill-opacity", queries.length ? (VEIL * (1 - Math.sqrt(means[leading + patch] / peak))).toFixed(3) : "0");
     });
-    const patch = from.length ? from[0] - leading : -1;
+    const patch = queries.length ? queries[0] - leading : -1;
     mark.setAttribute("visibility", patch >= 0 ? "visible" : "hidden");
     if (patch >= 0) for (const name of ["x", "y", "width", "height"]) mark.setAttribute(name, /** @type {string} */ (veils[patch].getAttribute(name)));
     mark.setAttribute("stroke", palette.query);
-    leads.forEach((button, token) => { button.setAttribute("aria-pressed", String(from.includes(token))); });
-    caption.replaceChildren(...tell(view, from, sums));
-    root.setAttribute("aria-label", `The picture, lit where ${from.length ? view.rows.labels[from[0]] : "no token"} looks. Arrow keys choose a patch.`);
+    leadingButtons.forEach((button, token) => { button.setAttribute("aria-pressed", String(queries.includes(token))); });
+    caption.replaceChildren(...captionParts(view, queries, means));
+    root.setAttribute("aria-label", `The picture, lit where ${queries.length ? view.rows.labels[queries[0]] : "no token"} looks. Arrow keys choose a patch.`);
   }
 
-  /** @param {View} view @param {number[]} from @param {Float32Array} sums */
-  function tell(view, from, sums) {
-    if (!from.length) return ["Point at a patch, or click one to hold it."];
+  /** @param {View} view @param {number[]} queries @param {Float32Array} means */
+  function captionParts(view, queries, means) {
+    if (!queries.length) return ["Point at a patch, or click one to hold it."];
     const { labels } = view.rows;
-    const shown = view.state.key ?? leading + sums.subarray(leading).indexOf(Math.max(...sums.subarray(leading)));
-    return [html("strong", { class: "asker" }, from.map((token) => labels[token]).join(" + ")), over ? " is made of " : " looks at ",
-      html("strong", { class: "answer" }, labels[shown]), " ", html("span", { class: "number" }, number(sums[shown])),
-      over ? " after all layers; " : "; ", html("span", { class: "number" }, number(sums.subarray(leading).reduce((sum, each) => sum + each, 0))), " on all patches"];
+    const shown = view.state.key ?? leading + means.subarray(leading).indexOf(Math.max(...means.subarray(leading)));
+    return [html("strong", { class: "query-name" }, queries.map((token) => labels[token]).join(" + ")), showsRollout ? " is made of " : " looks at ",
+      html("strong", { class: "key-name" }, labels[shown]), " ", html("span", { class: "number" }, number(means[shown])),
+      showsRollout ? " after all layers; " : "; ", html("span", { class: "number" }, number(means.subarray(leading).reduce((sum, each) => sum + each, 0))), " on all patches"];
   }
 
-  return { element: html("div", {}, html("div", { class: "leads" }, ...leads, rolled), root, caption), picture: root, draw: focus, focus };
+  return { element: html("div", {}, html("div", { class: "leads" }, ...leadingButtons, rolloutButton), root, caption), picture: root, draw: focus, focus };
 }
 
 /** @param {number} width @param {number} height @param {Uint8Array} pixels */
-function pictured(width, height, pixels) {
+function dataUrl(width, height, pixels) {
   const canvas = /** @type {HTMLCanvasElement} */ (html("canvas", { width, height }));
   const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   const image = context.createImageData(width, height);

@@ -1,4 +1,4 @@
-// What heads do, where that was measured: short names for small pictures, and the heads of each role.
+// What heads do, where that was measured: short names for thumbnails, and the heads of each role.
 
 const ORDER = [
   "previous", "next", "self", "separator", "induction", "duplicate token", "same token", "retrieval",
@@ -11,10 +11,10 @@ const SHORT = {
   "determiner–noun": "det–n", "adjective–noun": "adj–n", "verb–subject": "v–subj", "verb–object": "v–obj", semantics: "sem", first: "sink", retrieval: "retr", induction: "induct",
 };
 
-/** Which way a relation goes is left out. @param {string} role */
+/** The role without the direction of its relation. @param {string} role */
 const bare = (role) => role.replace(/ [→←]$/, "");
 
-/** A role in a few letters. @param {string[]} roles of one head, the clearest first */
+/** The clearest role of a head in a few letters. @param {string[]} roles of one head, the clearest first */
 export function shortRole(roles) {
   const name = bare(roles[0] ?? "");
   return SHORT[name] ?? name;
@@ -28,7 +28,7 @@ export function roleTitle(role) {
 }
 
 /**
- * The heads by their clearest role, in the order of what is looked at; those without one last.
+ * The heads by their clearest role, in a fixed order (ORDER); those without one last.
  * @param {string[][]} roles of every head
  * @returns {{ role: string, places: number[] }[]}
  */

@@ -11,7 +11,7 @@ function between(/** @type {any} */ anchors, /** @type {number} */ part) {
 
 const css = (/** @type {number[]} */ [red, green, blue]) => `rgb(${red},${green},${blue})`;
 
-/** How far up the scale a weight stands, from 0 to 1. */
+/** The position of a weight on the scale, from 0 to 1. */
 export function height(/** @type {number} */ weight, /** @type {number} */ peak, /** @type {boolean} */ log) {
   if (weight <= 0 || peak <= 0) return 0;
   if (!log) return weight / peak;
@@ -28,12 +28,12 @@ export function colour(/** @type {import("./numbers.js").Palette} */ palette, /*
   return css(between(palette.scale, part));
 }
 
-/** A number of either sign, as a share of the largest that occurs. */
+/** The colour of a number of either sign, as a share of the largest magnitude. */
 export function signed(/** @type {import("./numbers.js").Palette} */ palette, /** @type {number} */ share) {
   return css(between(palette.signed, (share + 1) / 2));
 }
 
-/** Black or white, whichever is read more easily on that part of the scale: 4.5 to 1 at least. */
+/** Black or white, whichever has more contrast on that part of the scale: at least 4.5 to 1. */
 export function textOn(/** @type {import("./numbers.js").Palette} */ palette, /** @type {number} */ part) {
   const [red, green, blue] = between(palette.scale, part).map((/** @type {number} */ value) => (value / 255) ** 2.2);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000000" : "#ffffff";

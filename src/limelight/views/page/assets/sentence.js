@@ -1,23 +1,23 @@
-// The text itself: hover or lock a token, and the others light up by how much it looks at them.
+// The text itself: hover over or lock a token, and the others are coloured by its weights on them.
 
 import { html, number, reveal, shorten } from "./dom.js";
 import { colour, height, textOn } from "./scale.js";
-import { LONG, answersTo, askers, asking, takenByBackground } from "./view.js";
+import { LONG, activeQueries, activeQuery, summedKeys, takenByBackground } from "./view.js";
 
 /** @typedef {import("./view.js").View} View */
 /** @typedef {import("./numbers.js").Side} Side */
 
-const MOST_BUTTONS = 4096; // a text beyond is shown by excerpts only
+const MOST_BUTTONS = 4096; // a longer text is shown in excerpts only
 
 /**
- * Of a long text excerpts: around the query, and around the keys that it attends to.
+ * All tokens of a short text; of a long one excerpts around the query and its keys.
  * @param {import("./store.js").Store} store
  */
 export function createSentence(store) {
   const list = html("div", {
     class: "sentence",
     role: "toolbar",
-    "aria-label": "Tokens. Arrow keys move, Enter locks, Escape lets go.",
+    "aria-label": "Tokens. Arrow keys move, Enter locks, Escape releases.",
     dir: "auto",
     pointerleave: () => store.set({ query: null, key: null }),
     keydown: (/** @type {KeyboardEvent} */ event) => move(event),
@@ -25,7 +25,7 @@ export function createSentence(store) {
   const story = html("p", { class: "story", "aria-live": "polite" });
   const hold = html("button", {
     type: "button", class: "quiet hold", "aria-pressed": "false",
-    title: "Each token that is clicked is held with the others, and their rows add up (or click with Shift)",
+    title: "Each clicked token is held with the others, and their rows add up (or click with Shift)",
     click: () => { several = !several; hold.setAttribute("aria-pressed", String(several)); },
   }, "Select several");
   const release = html("button", { type: "button", class: "quiet", click: () => store.set({ locked: null, held: [], key: null }) }, "Clear");
@@ -47,7 +47,7 @@ export function createSentence(store) {
     drawn = view;
     const total = view.rows.labels.length;
     tokens = view.excerpt && !(open && total <= MOST_BUTTONS) ? view.excerpt.rows : [...view.rows.labels.keys()];
-    // the same buttons stay while they can: a new one would not have the focus
+    // buttons are reused where possible: a new one would not have the focus
     const key = `${view.rows === view.spec.queries} ${tokens.length === total ? "all" : tokens.join()}`;
     if (key !== built || view.spec !== spec) build(view);
     [built, spec] = [key, view.spec];
@@ -60,10 +60,10 @@ export function createSentence(store) {
   function build(view) {
     const root = /** @type {ShadowRoot} */ (list.getRootNode());
     const active = [...buttons].find(([, button]) => button === root.activeElement)?.[0];
-    const cursor = tokens.includes(asking(view.state) ?? -1) ? asking(view.state) : tokens[0];
+    const cursor = tokens.includes(activeQuery(view.state) ?? -1) ? activeQuery(view.state) : tokens[0];
     buttons = new Map(tokens.map((token) => [token, /** @type {HTMLButtonElement} */ (html("button", {
       type: "button",
-      class: dressed(view.rows, token),
+      class: tokenClasses(view.rows, token),
       title: title(view, token),
       tabindex: token === cursor ? 0 : -1,
       pointerenter: () => hover(token),
@@ -114,21 +114,21 @@ export function createSentence(store) {
   function focus(view) {
     drawn = view;
     const { state, palette } = view;
-    const rows = askers(state);
+    const rows = activeQueries(state);
     const twoSided = view.rows.labels !== view.columns.labels;
-    const weights = new Map(!rows.length || twoSided ? [] : answersTo(view, rows).map(({ column, weight }) => [column, weight]));
+    const weights = new Map(!rows.length || twoSided ? [] : summedKeys(view, rows).map(({ column, weight }) => [column, weight]));
     const peak = Math.max(view.grid.kind === "whole" ? view.grid.peak : 1, ...(rows.length > 1 ? weights.values() : []));
     buttons.forEach((button, token) => {
       const weight = weights.get(token) ?? 0;
       const part = height(weight, peak, state.log);
       button.style.backgroundColor = part > 0.01 ? colour(palette, part) : "";
       button.style.color = part > 0.01 ? textOn(palette, part) : "";
-      button.classList.toggle("asks", rows.includes(token));
+      button.classList.toggle("query", rows.includes(token));
       button.classList.toggle("background", view.background.has(token) && !twoSided);
       button.setAttribute("aria-pressed", String(state.locked !== null && rows.includes(token)));
     });
     release.hidden = state.locked === null;
-    story.replaceChildren(...tell(view, rows));
+    story.replaceChildren(...storyParts(view, rows));
   }
 
   return {
@@ -146,8 +146,8 @@ function title(view, token) {
   return label.length > 40 ? shorten(label, 200) : null;
 }
 
-/** Pieces of text without a space between them stand close. @param {Side} side @param {number} token */
-function dressed(side, token) {
+/** The classes of a token; those with no space between them are joined. @param {Side} side @param {number} token */
+function tokenClasses(side, token) {
   const names = ["token"];
   if (side.tight[token]) names.push("joined");
   if (side.tight[token + 1]) names.push("open");
@@ -155,26 +155,26 @@ function dressed(side, token) {
   return names.join(" ");
 }
 
-/** The label, with its place where the same text stands elsewhere too. @param {Side} side @param {number} token */
-export function named(side, token) {
+/** The label of a token, with its index where another has the same label. @param {Side} side @param {number} token */
+function named(side, token) {
   const label = shorten(side.labels[token], 24);
-  const twin = side.labels.indexOf(side.labels[token]) !== side.labels.lastIndexOf(side.labels[token]);
-  return twin ? [label, html("sub", { class: "place", title: `token ${token}` }, String(token))] : [label];
+  const repeated = side.labels.indexOf(side.labels[token]) !== side.labels.lastIndexOf(side.labels[token]);
+  return repeated ? [label, html("sub", { class: "place", title: `token ${token}` }, String(token))] : [label];
 }
 
 /** @param {View} view @param {number[]} rows */
-function tell(view, rows) {
+function storyParts(view, rows) {
   if (!rows.length) return [html("span", { class: "hint" }, "Point at a token to see where it looks; click to hold it, with Shift to add it to those held.")];
-  // what would be printed as 0.000 says nothing
-  const best = answersTo(view, rows).slice(0, 4).filter(({ weight }, place) => place === 0 || weight >= 0.0005);
+  // weights that print as 0.000 are left out
+  const best = summedKeys(view, rows).slice(0, 4).filter(({ weight }, place) => place === 0 || weight >= 0.0005);
   /** @type {(Node | string)[]} */
-  const parts = rows.flatMap((row, place) => [place ? " + " : "", html("bdi", { class: "asker" }, ...named(view.rows, row))]);
+  const parts = rows.flatMap((row, place) => [place ? " + " : "", html("bdi", { class: "query-name" }, ...named(view.rows, row))]);
   parts.push(rows.length > 1 ? " look at " : " looks at ");
   if (!best.length) parts.push("tokens that are not kept in this file");
   best.forEach(({ column, weight }, place) => {
     if (place > 0) parts.push(html("span", { class: "dot" }, " · "));
     parts.push(
-      html("bdi", { class: "answer" }, ...named(view.columns, column)), " ",
+      html("bdi", { class: "key-name" }, ...named(view.columns, column)), " ",
       html("span", { class: "number" }, number(weight)),
     );
   });

@@ -1,8 +1,8 @@
-// One token, one head, every step with its numbers: ask, match, scale, softmax, take.
+// One token, one head, every step with its numbers: query, scores, softmax, output.
 
 import { bar, html, number, scrolling, shorten } from "./dom.js";
 import { signed } from "./scale.js";
-import { asking, known } from "./view.js";
+import { activeQuery, keyWeights } from "./view.js";
 
 /** @typedef {import("./view.js").View} View */
 
@@ -20,52 +20,51 @@ export function createSteps(spec) {
   }
 
   function focus(/** @type {import("./view.js").View} */ view) {
-    const row = asking(view.state);
+    const row = activeQuery(view.state);
     if (row !== null) last = view.rows === spec.queries ? row : spec.queries.words.indexOf(row);
     const { layer, head } = view.state;
     const key = [layer, head, last].join();
     if (key === shown) return;
     shown = key;
-    body.replaceChildren(...tell(view, spec, last));
+    body.replaceChildren(...stepSections(view, spec, last));
   }
 
   return { element: body, draw, focus };
 }
 
 /** @param {View} view @param {import("./numbers.js").Spec} spec @param {number} token */
-function tell(view, spec, token) {
+function stepSections(view, spec, token) {
   const flow = /** @type {any} */ (computeFlow(view, token));
-  const asker = () => html("bdi", { class: "asker" }, shorten(spec.queries.labels[token], 24));
+  const queryName = () => html("bdi", { class: "query-name" }, shorten(spec.queries.labels[token], 24));
   const parts = [];
-  if (!flow.links.length) return [html("p", { class: "hint" }, "What the tokens of this head look at is not kept in this file; heads that are have more to show.")];
+  if (!flow.links.length) return [html("p", { class: "hint" }, "The weights of this head are not kept in this file; other heads have more to show.")];
   if (flow.channels) {
-    parts.push(step("Ask", [asker(), " becomes a query of ", `${flow.query.length} numbers`],
+    parts.push(step("Query", [queryName(), " becomes a query of ", `${flow.query.length} numbers`],
       strip(view.palette, flow.query, flow.queryPeak)));
   }
-  parts.push(step("Match", flow.channels
+  parts.push(step("Scores", flow.channels
     ? ["its product with every key, times ", formula(flow.channels.scale), ", is the score; softmax turns scores into weights that sum to one"]
-    : ["the score of ", asker(), " with every key; softmax turns scores into weights that sum to one"], table(view, spec, flow)));
+    : ["the score of ", queryName(), " with every key; softmax turns scores into weights that sum to one"], table(view, spec, flow)));
   if (flow.channels) {
-    parts.push(step("Take", ["each value, as much as its weight says: this is what ", asker(), " carries on"],
+    parts.push(step("Output", ["the sum of the values, each times its weight: what ", queryName(), " carries on"],
       strip(view.palette, flow.output, flow.valuePeak)));
     parts.push(everyNumber(spec, flow));
   } else {
     parts.push(html("p", { class: "hint" }, flow.total === null
-      ? "Of a long text the strongest keys of each token are kept, and no vectors."
+      ? "For a long text the strongest keys of each token are kept, and no vectors."
       : "The query, key and value vectors of this head are not kept on this page."));
   }
   return parts;
 }
 
-/** The arithmetic of one row, in the order in which it happens. */
-/** @param {View} view @param {number} token */
+/** The arithmetic of one row, in order. @param {View} view @param {number} token */
 function computeFlow(view, token) {
   const { channels, lse, tokens, sums } = view.head;
   const score = (/** @type {number} */ weight, /** @type {any} */ product) => {
     if (channels?.plain) return product * channels.scale;
     return lse ? Math.log(weight) + lse[token] : null;
   };
-  const pairs = tokens ? Array.from(tokens.row(token), (weight, column) => ({ column, weight })) : known(view, token);
+  const pairs = tokens ? Array.from(tokens.row(token), (weight, column) => ({ column, weight })) : keyWeights(view, token);
   const links = pairs.map(({ column, weight }) => {
     const product = channels ? dot(channels.query[token], channels.key[column]) : null;
     return { column, weight, score: weight > 0 ? score(weight, product) : null, product };
@@ -134,7 +133,7 @@ function table(/** @type {import("./view.js").View} */ view, /** @type {import("
       ...(flow.total === null ? [] : [closing("all", flow.total)]))));
 }
 
-/** A vector as a strip of colours: one sign each side of the paper's. */
+/** A vector as a strip of colours: one for each sign, the paper's for 0. */
 function strip(/** @type {import("./numbers.js").Palette} */ palette, /** @type {Float32Array} */ vector, /** @type {number} */ peak, strength = 1) {
   const canvas = html("canvas", {
     class: "strip", width: vector.length, height: 1, role: "img",

@@ -1,4 +1,4 @@
-// What is chosen: one plain object, replaced as a whole, watched by the panels.
+// The state: one plain object, replaced as a whole, watched by the panels.
 
 /** @typedef {import("./view.js").State} State */
 

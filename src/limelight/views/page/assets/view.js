@@ -1,4 +1,4 @@
-// From the choices to what is seen: every panel draws from this one value.
+// The view that follows from the state: every panel draws from this one value.
 
 import { Matrix } from "./numbers.js";
 
@@ -8,15 +8,15 @@ import { Matrix } from "./numbers.js";
 /** @typedef {import("./numbers.js").Palette} Palette */
 
 /**
- * What is chosen. Rows and columns are tokens, or words where words are shown.
+ * What the user has chosen. Rows and columns are tokens, or words where words are shown.
  * @typedef {object} State
  * @property {number} layer position
  * @property {number} head position
  * @property {number | null} locked
- * @property {number[]} [held] tokens that ask together with the locked one
+ * @property {number[]} [held] queries shown together with the locked one
  * @property {number | null} query under the pointer
  * @property {number | null} key under the pointer
- * @property {number | null} tile of a long text: which is looked into
+ * @property {number | null} tile the open tile of a long text
  * @property {boolean} background
  * @property {boolean} log
  * @property {boolean} words
@@ -33,7 +33,7 @@ import { Matrix } from "./numbers.js";
  * @property {number} firstColumn
  * @property {number} peak
  *
- * @typedef {{ column: number, weight: number }} Answer
+ * @typedef {{ column: number, weight: number }} KeyWeight
  *
  * @typedef {object} View
  * @property {State} state
@@ -50,7 +50,7 @@ import { Matrix } from "./numbers.js";
 
 /** @typedef {{ rows: number[], columns: number[] }} Excerpt */
 
-export const LONG = 64; // tokens beyond which excerpts are shown: of more, some that look or are looked at would be out of sight
+export const LONG = 64; // tokens beyond which excerpts are shown: otherwise a query or its keys may be out of sight
 
 /**
  * The part of the view that hover does not change.
@@ -124,39 +124,39 @@ function peakOf(matrix, shown) {
   return peak;
 }
 
-/** The query that is shown: the locked one, else the one under the pointer. @param {State} state */
-export const asking = (state) => state.locked ?? state.query;
+/** The active query: the locked one, else the one under the pointer. @param {State} state */
+export const activeQuery = (state) => state.locked ?? state.query;
 
-/** All queries that are shown together: those held besides the locked one too. @param {State} state */
-export function askers(state) {
-  const first = asking(state);
+/** All queries that are shown: the active one, and those held besides a locked one. @param {State} state */
+export function activeQueries(state) {
+  const first = activeQuery(state);
   if (first === null) return [];
   return state.locked === null ? [first] : [first, ...(state.held ?? [])];
 }
 
-/** What several rows look at, added up, strongest first. @param {View} view @param {number[]} rows @returns {Answer[]} */
-export function answersTo(view, rows) {
-  if (rows.length === 1) return answers(view, rows[0]);
+/** The keys of several rows, their weights added up, strongest first. @param {View} view @param {number[]} rows @returns {KeyWeight[]} */
+export function summedKeys(view, rows) {
+  if (rows.length === 1) return rankedKeys(view, rows[0]);
   /** @type {Map<number, number>} */
   const sums = new Map();
   for (const row of rows) {
-    for (const { column, weight } of answers(view, row)) sums.set(column, (sums.get(column) ?? 0) + weight);
+    for (const { column, weight } of rankedKeys(view, row)) sums.set(column, (sums.get(column) ?? 0) + weight);
   }
   return [...sums].map(([column, weight]) => ({ column, weight })).sort((a, b) => b.weight - a.weight);
 }
 
 /**
- * What is known of a row, strongest first: all of it, or the links that were noted of a long text.
+ * The shown keys of a row, strongest first: all of them, or the recorded links of a long text.
  * @param {View} view
  * @param {number} row
- * @returns {Answer[]}
+ * @returns {KeyWeight[]}
  */
-export function answers(view, row) {
-  return known(view, row).filter(({ column }) => view.shown(column)).sort((a, b) => b.weight - a.weight);
+export function rankedKeys(view, row) {
+  return keyWeights(view, row).filter(({ column }) => view.shown(column)).sort((a, b) => b.weight - a.weight);
 }
 
-/** The same with background tokens, in no order. @param {View} view @param {number} row @returns {Answer[]} */
-export function known(view, row) {
+/** The keys of a row with background tokens, in no order. @param {View} view @param {number} row @returns {KeyWeight[]} */
+export function keyWeights(view, row) {
   if (view.grid.kind === "whole") {
     return Array.from(view.grid.matrix.row(row), (weight, column) => ({ column, weight }));
   }
@@ -170,10 +170,10 @@ export function known(view, row) {
 /** A weight, as far as it is known. @param {View} view @param {number} row @param {number} column */
 export function weightAt(view, row, column) {
   if (view.grid.kind === "whole") return view.grid.matrix.at(row, column);
-  return known(view, row).find((answer) => answer.column === column)?.weight ?? 0;
+  return keyWeights(view, row).find((key) => key.column === column)?.weight ?? 0;
 }
 
-/** What hidden background tokens take of a row; null where it is not known. @param {View} view @param {number} row */
+/** The weight of a row on hidden background tokens; null where it is not known. @param {View} view @param {number} row */
 export function takenByBackground(view, row) {
   if (view.grid.kind !== "whole") return null;
   if (view.grid.matrix === view.head.tokens && view.head.sums) return view.head.sums[2 * row + 1];
@@ -181,7 +181,7 @@ export function takenByBackground(view, row) {
 }
 
 /**
- * Of a long text: the tokens around the query and around the keys that it attends to.
+ * The tokens of a long text around the query and around the keys that it attends to.
  * @param {View} view
  * @returns {Excerpt | null}
  */
@@ -190,7 +190,7 @@ function excerptOf(view) {
   if (Math.max(rows, columns) <= LONG) return null;
   const { state, spec } = view;
   const row = Math.min(state.locked ?? spec.choice.query, rows - 1);
-  const best = answers(view, row).slice(0, 4).filter(({ weight }) => weight >= 0.0005);
+  const best = rankedKeys(view, row).slice(0, 4).filter(({ weight }) => weight >= 0.0005);
   const chosen = best.length ? best.map(({ column }) => column) : [Math.min(spec.choice.key, columns - 1)];
   if (view.rows !== view.columns) {
     return { rows: around([[row, 16]], rows), columns: around(chosen.map((column) => [column, 6]), columns) };
@@ -199,7 +199,7 @@ function excerptOf(view) {
   return { rows: both, columns: both };
 }
 
-/** @param {[number, number][]} places each with how far to go @param {number} count */
+/** @param {[number, number][]} places tokens, each with a reach @param {number} count */
 function around(places, count) {
   const kept = new Set();
   for (const [place, reach] of places) {
@@ -209,7 +209,7 @@ function around(places, count) {
 }
 
 /**
- * The strongest links of all that the grid shows, at most `count`; of equals, the first rows'.
+ * The strongest links that the grid shows, at most `count`; of equal ones, those of the first rows.
  * @param {View} view
  * @param {number} count
  */
@@ -217,26 +217,26 @@ export function strongest(view, count) {
   const { rows, columns, values } = view.grid.matrix;
   const shown = Array.from({ length: columns }, (_, column) => view.shown(column));
   /** @type {number[]} */
-  const found = [];
-  let least = 0.0005; // what would be printed as 0.000 is no link
+  const candidates = [];
+  let least = 0.0005; // a weight that prints as 0.000 is not a link
   for (let k = 0; k < rows * columns; k += 1) {
     if (values[k] <= least || !shown[k % columns]) continue;
-    found.push(k);
-    // thinned out now and then: to sort all links of a long text takes long
-    if (found.length >= 2 * count + 256) least = thin(found, values, count);
+    candidates.push(k);
+    // pruned now and then: sorting all links of a long text is slow
+    if (candidates.length >= 2 * count + 256) least = prune(candidates, values, count);
   }
-  thin(found, values, count);
-  return found.map((k) => ({ row: Math.floor(k / columns), column: k % columns, weight: values[k] }));
+  prune(candidates, values, count);
+  return candidates.map((k) => ({ row: Math.floor(k / columns), column: k % columns, weight: values[k] }));
 }
 
 /**
- * Keeps the places of the `count` greatest values, greatest first; gives the least of them.
- * @param {number[]} places
+ * Keeps the indices of the `count` largest values, largest first; returns the smallest of them.
+ * @param {number[]} indices
  * @param {Float32Array} values
  * @param {number} count
  */
-function thin(places, values, count) {
-  places.sort((a, b) => values[b] - values[a] || a - b);
-  places.length = Math.min(places.length, count);
-  return places.length < count ? 0.0005 : values[places[count - 1]];
+function prune(indices, values, count) {
+  indices.sort((a, b) => values[b] - values[a] || a - b);
+  indices.length = Math.min(indices.length, count);
+  return indices.length < count ? 0.0005 : values[indices[count - 1]];
 }

@@ -1,4 +1,4 @@
-// The links most worth a look, each quoted where it stands in the text.
+// The links most worth a look, each quoted with the tokens around it.
 
 import { html, number, shorten } from "./dom.js";
 
@@ -17,7 +17,7 @@ export function createWorth(store, spec) {
 }
 
 /**
- * Links as buttons that go to them.
+ * Links as buttons; clicking one shows its head and query.
  * @param {import("./store.js").Store} store
  * @param {Spec} spec
  * @param {import("./numbers.js").Link[]} links
@@ -30,8 +30,8 @@ export function createLinks(store, spec, links) {
       html("span", { class: "worth-head" },
         html("span", { class: "number strong" }, number(link.weight)), ` layer ${link.layer} head ${link.head}`),
       html("span", { class: "quotes" },
-        html("bdi", { class: "quote" }, ...quote(spec.queries, link.query, "asker")), " → ",
-        html("bdi", { class: "quote" }, ...quote(spec.keys, link.key, "answer"))));
+        html("bdi", { class: "quote" }, ...quote(spec.queries, link.query, "query-name")), " → ",
+        html("bdi", { class: "quote" }, ...quote(spec.keys, link.key, "key-name"))));
     return { button, link, layer, head };
   });
 
