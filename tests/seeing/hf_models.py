@@ -1,4 +1,4 @@
-"""Small Hugging Face models with random weights, one of each kind that is served."""
+"""Small Hugging Face models with random weights, one for each kind of attention."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ GROUPED = {**SIZES, "num_key_value_heads": 2}
 
 
 def make(module: str, model: str, config: str, **options: Any) -> Callable[[], Any]:
-    """A maker, so that `transformers` is imported only by the tests that need it."""
+    """A function that makes a model, so that only tests which need it import `transformers`."""
 
     def maker() -> Any:
-        home = importlib.import_module(f"transformers.models.{module}")
+        module_ = importlib.import_module(f"transformers.models.{module}")
         torch.manual_seed(1)
-        made = getattr(home, model)(getattr(home, config)(**options))
-        # First weights are tiny; larger ones give attention something to choose from.
+        instance = getattr(module_, model)(getattr(module_, config)(**options))
+        # Initial weights are tiny; larger ones make attention far from uniform.
         with torch.no_grad():
-            for name, parameter in made.named_parameters():
+            for name, parameter in instance.named_parameters():
                 if parameter.ndim == 2 and "embed" not in name:
                     parameter.mul_(8)
-        return made.eval()
+        return instance.eval()
 
     return maker
 
@@ -106,7 +106,7 @@ QWEN2_VL_VISION = make(
     depth=2, embed_dim=32, hidden_size=32, num_heads=4, patch_size=2, mlp_ratio=2, in_channels=3,
     temporal_patch_size=1, spatial_merge_size=1,
 )  # fmt: skip
-"""Each layer attends once an image."""
+"""Each layer attends once for each image."""
 
 LONGT5 = make(
     "longt5", "LongT5ForConditionalGeneration", "LongT5Config",

@@ -1,4 +1,4 @@
-"""What torch.compile made: seen and changed as if it were not compiled, and served."""
+"""Compiled models are seen and changed as if they were not compiled, and served compiled."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GRAPHS: list[str] = []
 """The functions in the graphs that ran."""
 
 
-def noting(graph, _):
-    """A backend that notes what runs of its graph."""
+def spy_backend(graph, _):
+    """A backend that records which functions of its graph run."""
     names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
 
     def run(*args):
@@ -41,7 +41,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
 
-at_hand = torch.compile(attend, backend=noting)
+compiled_attend = torch.compile(attend, backend=spy_backend)
 
 
 class Attention(nn.Module):
@@ -70,17 +70,17 @@ class Blocks(nn.Module):
 
 
 def in_place(module: nn.Module) -> nn.Module:
-    module.compile(backend=noting)
+    module.compile(backend=spy_backend)
     return module
 
 
 def whole(module: nn.Module) -> nn.Module:
-    return torch.compile(module, backend=noting, fullgraph=True)
+    return torch.compile(module, backend=spy_backend, fullgraph=True)
 
 
 COMPILED = {
-    "a function in an attribute": lambda: Attention(torch.compile(attend, backend=noting)),
-    "a function of the module's file": lambda: Attention(lambda *qkv: at_hand(*qkv)),
+    "a function in an attribute": lambda: Attention(torch.compile(attend, backend=spy_backend)),
+    "a function of the module's file": lambda: Attention(lambda *qkv: compiled_attend(*qkv)),
     "the module": lambda: whole(Attention()),
     "the module, in place": lambda: in_place(Attention()),
     "its parts": lambda: Blocks(whole),
@@ -88,10 +88,10 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("made", COMPILED.values(), ids=COMPILED)
+@pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
 @pytest.mark.parametrize("ran_before", [False, True])
-def test_what_is_compiled_is_seen_as_if_it_were_not(made, ran_before):
-    model, x = made(), torch.randn(1, 5, 16)
+def test_compiled_models_are_seen_as_if_they_were_not_compiled(make, ran_before):
+    model, x = make(), torch.randn(1, 5, 16)
     plain = Blocks() if isinstance(model, Blocks) else Attention()
     if ran_before:
         model(x)
@@ -110,16 +110,16 @@ def test_what_is_compiled_is_seen_as_if_it_were_not(made, ran_before):
     assert GRAPHS  # compiled again after the block
 
 
-def test_a_compiled_function_around_the_model_is_seen():
+def test_a_model_inside_a_compiled_function_is_seen():
     model, x = Attention(), torch.randn(1, 5, 16)
-    around = torch.compile(lambda x: model(x) + 1, backend=noting)
+    around = torch.compile(lambda x: model(x) + 1, backend=spy_backend)
     around(x)
     with ll.watch(model) as watched:
         around(x)
     assert watched.order == [""]
 
 
-def test_a_link_is_cut_in_a_compiled_model():
+def test_a_link_of_a_compiled_model_can_be_cut():
     model, x = whole(Blocks()), torch.randn(1, 5, 16)
     before = model(x)
     link = [ll.Link(layer=0, head=0, query=3, key=1)]
@@ -131,8 +131,8 @@ def test_a_link_is_cut_in_a_compiled_model():
     assert not torch.allclose(before, expected, atol=1e-4)
 
 
-def test_blocks_that_overlap_in_two_threads_give_the_compiler_back():
-    model, x = Attention(torch.compile(attend, backend=noting)), torch.randn(1, 5, 16)
+def test_compilation_is_restored_after_watch_blocks_overlap_in_two_threads():
+    model, x = Attention(torch.compile(attend, backend=spy_backend)), torch.randn(1, 5, 16)
     model(x)
     inside, ended = threading.Event(), threading.Event()
     orders: list[list[str]] = []
@@ -156,14 +156,14 @@ def test_blocks_that_overlap_in_two_threads_give_the_compiler_back():
     assert GRAPHS
 
 
-def _in_a_process(script: str) -> None:
-    """For what torch.compile traces of ours: the checks of types that tests add, it cannot."""
+def _run_in_a_process(script: str) -> None:
+    """Run code that torch.compile traces: it cannot trace the type checks that the tests add."""
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 
-def test_watching_inside_a_compiled_function_is_refused_in_words():
-    _in_a_process("""
+def test_watch_inside_a_compiled_function_raises_a_clear_error():
+    _run_in_a_process("""
 import torch, limelight as ll
 model = torch.nn.MultiheadAttention(16, 2, batch_first=True)
 
@@ -181,31 +181,31 @@ else:
 """)
 
 
-def test_what_is_first_compiled_within_the_block_is_said_in_words():
+def test_the_first_compilation_of_a_process_within_a_block_warns():
     # The compiler is loaded by the first torch.compile of a process.
-    _in_a_process("""
+    _run_in_a_process("""
 import torch, warnings, limelight as ll
 model = torch.nn.MultiheadAttention(16, 2, batch_first=True)
 x = torch.randn(1, 5, 16)
-with warnings.catch_warnings(record=True) as said:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     with ll.watch(model):
         torch.compile(model, backend="eager")(x, x, x)
-said = [each for each in said if "first used within a block" in str(each.message)]
-assert len(said) == 1, said
+messages = [str(each.message) for each in caught]
+assert sum("first used within a block" in message for message in messages) == 1, messages
 with ll.watch(model) as watched:
     torch.compile(model, backend="eager")(x, x, x)
 assert watched.order == [""]
 """)
 
 
-def test_compiled_functions_are_served_in_their_graphs():
-    _in_a_process("""
+def test_serving_replaces_attention_inside_compiled_graphs():
+    _run_in_a_process("""
 import torch, limelight as ll
 import torch.nn.functional as F
 ran = []
 
-def noting(graph, _):
+def spy_backend(graph, _):
     names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
     return lambda *args: (ran.extend(names), graph.forward(*args))[1]
 
@@ -215,7 +215,7 @@ def attend(x):
 x = torch.randn(1, 2, 5, 8)
 for whole in (False, True):
     torch.compiler.reset()
-    compiled = torch.compile(attend, backend=noting, fullgraph=whole)
+    compiled = torch.compile(attend, backend=spy_backend, fullgraph=whole)
     expected = compiled(x)
     ran.clear()
     with ll.serving():
@@ -225,13 +225,13 @@ for whole in (False, True):
     compiled(x)
     assert ran and "limelight.attend" not in ran, ran
 
-# nn.MultiheadAttention stays what it is
+# nn.MultiheadAttention is left unchanged
 layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
 x = torch.randn(1, 5, 16)
 expected = layer(x)
 for whole in (False, True):
     torch.compiler.reset()
-    compiled = torch.compile(layer, backend=noting, fullgraph=whole)
+    compiled = torch.compile(layer, backend=spy_backend, fullgraph=whole)
     with ll.serving():
         torch.testing.assert_close(compiled(x), expected)
 layer.compile(backend="eager")

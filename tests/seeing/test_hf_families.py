@@ -1,4 +1,4 @@
-"""Every Hugging Face family with attention is seen, or said not to be (docs/models.md)."""
+"""Every Hugging Face family with attention is seen, or listed as unseen (docs/models.md)."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_a_few_families_are_seen_as_the_table_says(families):
     rows = {
         "bert": "fused", "bloom": "dense", "longformer": "refused", "wavlm": "fused",
         "git": "dense",  # a model with a softmax of its own around one on the interface
-        "pvt": "dense in part",  # of its four stages one looks at every token
-        "autoformer": "refused",  # what it gives back are no weights
-        "rt_detr_v2": "fused in part",  # nor are weights of points that it samples
+        "pvt": "dense in part",  # only one of its four stages attends to every token
+        "autoformer": "refused",  # what it returns are not weights
+        "rt_detr_v2": "fused in part",  # some weights belong to sampled points
         "layoutlmv2": "dense",
     }  # fmt: skip
     table = (ROOT / "docs" / "models.md").read_text("utf-8")
@@ -52,7 +52,7 @@ def test_a_few_families_are_seen_as_the_table_says(families):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_model_that_fails_when_asked_for_its_weights_is_said_to(families):
+def test_a_model_that_fails_when_its_weights_are_requested_raises_with_a_note(families):
     from transformers.models.maskformer import modeling_maskformer_swin as home
 
     model, inputs = families.tiny(home.MaskFormerSwinModel, {})

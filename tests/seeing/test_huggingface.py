@@ -1,4 +1,4 @@
-"""Hugging Face models on limelight's attention give what they give on eager attention."""
+"""Hugging Face models on limelight's attention give the results of eager attention."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ assert limelight.huggingface
 IDS = torch.randint(3, 99, (2, 12), generator=torch.Generator().manual_seed(4))
 
 
-def real(side: str) -> Tensor:
+def padding_mask(side: str) -> Tensor:
     mask = torch.ones(2, 12, dtype=torch.long)
     if side == "left":
         mask[1, :4] = 0
@@ -37,7 +37,7 @@ def real(side: str) -> Tensor:
 
 
 def both(model, **inputs):
-    """The outputs on eager attention and on ours."""
+    """The outputs on eager attention and on limelight's."""
     outputs = []
     for implementation in ("eager", "limelight"):
         model.set_attn_implementation(implementation)
@@ -47,23 +47,23 @@ def both(model, **inputs):
 
 
 def check_weights(ours, theirs, rows: Tensor | None = None) -> None:
-    """Entries of `attentions` are Seens whose dense form is eager's weights."""
+    """Check that `attentions` holds Seens whose dense form is eager's weights."""
     assert len(ours) == len(theirs) > 0
     for seen, weights in zip(ours, theirs, strict=True):
         assert isinstance(seen, Seen)
         assert seen.shape == weights.shape
-        found = seen.dense()
+        dense = seen.dense()
         if rows is not None:
-            # A padded query looks at nothing here, and at everything in eager attention.
-            found, weights = (one.transpose(1, 2)[rows.bool()] for one in (found, weights))
-        torch.testing.assert_close(found, weights, atol=1e-5, rtol=1e-4)
+            # The query of padding attends to nothing here, and to everything in eager attention.
+            dense, weights = (table.transpose(1, 2)[rows.bool()] for table in (dense, weights))
+        torch.testing.assert_close(dense, weights, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("side", ["none", "left", "right"])
 @pytest.mark.parametrize("name", ["bert", *DECODERS])
 def test_outputs_and_weights_equal_eager(name, side):
     model = (BERT if name == "bert" else DECODERS[name])()
-    mask = real(side)
+    mask = padding_mask(side)
     eager, ours = both(model, input_ids=IDS, attention_mask=mask)
     kept = mask.bool()
     torch.testing.assert_close(ours[0][kept], eager[0][kept], atol=1e-4, rtol=1e-4)
@@ -78,22 +78,22 @@ def test_outputs_and_weights_equal_eager(name, side):
 def test_generate_gives_the_same_tokens(name, cache):
     model = DECODERS[name]()
     options = {
-        "attention_mask": real("left"), "max_new_tokens": 6, "do_sample": False,
+        "attention_mask": padding_mask("left"), "max_new_tokens": 6, "do_sample": False,
         "pad_token_id": 0, "eos_token_id": None,
     }  # fmt: skip
     if cache == "static":
         options["cache_implementation"] = "static"
-    found = []
+    generated = []
     for implementation in ("eager", "limelight"):
         model.set_attn_implementation(implementation)
-        found.append(model.generate(IDS, **options))
-    assert torch.equal(*found)
+        generated.append(model.generate(IDS, **options))
+    assert torch.equal(*generated)
 
 
-def test_t5_with_its_position_bias_and_cross_attention():
+def test_t5_equals_eager_with_position_bias_and_cross_attention():
     model = T5()
     eager, ours = both(
-        model, input_ids=IDS, attention_mask=real("right"), decoder_input_ids=IDS[:, :5]
+        model, input_ids=IDS, attention_mask=padding_mask("right"), decoder_input_ids=IDS[:, :5]
     )
     torch.testing.assert_close(ours.logits, eager.logits, atol=1e-4, rtol=1e-4)
     check_weights(ours.encoder_attentions, eager.encoder_attentions)
@@ -101,13 +101,13 @@ def test_t5_with_its_position_bias_and_cross_attention():
     check_weights(ours.cross_attentions, eager.cross_attentions)
 
 
-def test_vit():
+def test_vit_equals_eager():
     eager, ours = both(VIT(), pixel_values=torch.randn(2, 3, 12, 12))
     torch.testing.assert_close(ours[0], eager[0], atol=1e-4, rtol=1e-4)
     check_weights(ours.attentions, eager.attentions)
 
 
-def test_whisper():
+def test_whisper_equals_eager():
     eager, ours = both(
         WHISPER(), input_features=torch.randn(2, 8, 40), decoder_input_ids=IDS[:, :6]
     )
@@ -119,32 +119,32 @@ def test_whisper():
 
 def test_training_has_eager_gradients():
     model = DECODERS["gpt_oss"]()
-    found = []
+    gradients = []
     for implementation in ("eager", "limelight"):
         model.set_attn_implementation(implementation)
         loss = model(input_ids=IDS, labels=IDS).loss
-        found.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
-    for eager, ours in zip(*found, strict=True):
+        gradients.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+    for eager, ours in zip(*gradients, strict=True):
         if eager is not None or ours is not None:
             torch.testing.assert_close(ours, eager, atol=1e-4, rtol=1e-3)
 
 
-def test_tools_that_expect_tensors_get_them():
+def test_attentions_convert_to_tensors_and_arrays():
     eager, ours = both(BERT(), input_ids=IDS)
     stacked = torch.stack(ours.attentions)
     torch.testing.assert_close(stacked, torch.stack(eager.attentions), atol=1e-5, rtol=1e-4)
-    one = ours.attentions[0]
-    assert one.squeeze(0).shape == (2, 4, 12, 12)
-    assert torch.equal(one[0].mean(dim=0), one.dense()[0].mean(dim=0))
-    np.testing.assert_array_equal(np.asarray(one), one.dense().numpy())
-    assert one.detach().cpu().numpy().shape == (2, 4, 12, 12)
+    seen = ours.attentions[0]
+    assert seen.squeeze(0).shape == (2, 4, 12, 12)
+    assert torch.equal(seen[0].mean(dim=0), seen.dense()[0].mean(dim=0))
+    np.testing.assert_array_equal(np.asarray(seen), seen.dense().numpy())
+    assert seen.detach().cpu().numpy().shape == (2, 4, 12, 12)
 
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", OFF_THE_INTERFACE)
-def test_a_model_that_computes_with_its_mask_is_refused(name, padded):
+def test_a_model_that_computes_with_its_mask_raises(name, padded):
     model = OFF_THE_INTERFACE[name]()
-    inputs = {"attention_mask": real("left")} if padded else {}
+    inputs = {"attention_mask": padding_mask("left")} if padded else {}
     model.config._attn_implementation = "limelight"
     with (
         torch.no_grad(),
@@ -154,26 +154,26 @@ def test_a_model_that_computes_with_its_mask_is_refused(name, padded):
 
 
 @pytest.mark.parametrize("name", ["bloom", "longformer"])
-def test_asking_for_limelight_where_it_changes_nothing_is_said(name):
-    words = r"(Bloom|Longformer)\w+ computes its attention by itself \((Bloom|Longformer)\w*Atten"
-    made = OFF_THE_INTERFACE[name]()
-    config = type(made.config).from_dict(made.config.to_dict(), attn_implementation="limelight")
-    with pytest.warns(RuntimeWarning, match=words):
-        type(made)(config)
+def test_requesting_limelight_for_a_model_off_the_interface_warns(name):
+    message = r"(Bloom|Longformer)\w+ computes its attention by itself \((Bloom|Longformer)\w*Atten"
+    model = OFF_THE_INTERFACE[name]()
+    config = type(model.config).from_dict(model.config.to_dict(), attn_implementation="limelight")
+    with pytest.warns(RuntimeWarning, match=message):
+        type(model)(config)
 
 
-def test_asking_for_limelight_in_part_is_said():
-    made = LONGT5()
+def test_requesting_limelight_for_a_model_partly_off_the_interface_warns():
+    model = LONGT5()
     with pytest.warns(
         RuntimeWarning, match=r"computes some of its attention by itself \(LongT5Loc"
     ):
-        made.set_attn_implementation("limelight")
+        model.set_attn_implementation("limelight")
 
 
-def test_a_lazy_mask_is_no_tensor():
+def test_any_operation_on_a_lazy_mask_raises():
     mask = lazy_mask(batch_size=2, q_length=12, kv_length=12)
     scores = torch.randn(2, 4, 12, 12)
-    for use in (
+    for operation in (
         lambda: scores + mask,
         lambda: mask + scores,
         lambda: scores.masked_fill(mask, 0.0),
@@ -190,7 +190,7 @@ def test_a_lazy_mask_is_no_tensor():
         lambda: scores.numpy() + mask,
     ):
         with pytest.raises(UnavailableError, match="computes with its attention mask itself"):
-            use()
+            operation()
     assert mask.to("meta").device.type == "meta"
 
 
@@ -209,38 +209,38 @@ for name, masks, options in (
     model.set_attn_implementation("limelight")
     # To collect attentions, transformers itself breaks the graph.
     compiled = torch.compile(model, backend="aot_eager", fullgraph=not options)
-    for given in masks:
+    for padding in masks:
         torch.compiler.reset()
         with torch.no_grad():
-            found = compiled(ids, attention_mask=given, **options)
+            outputs = compiled(ids, attention_mask=padding, **options)
         model.set_attn_implementation("eager")
         with torch.no_grad():
-            expected = model(ids, attention_mask=given, **options)
+            expected = model(ids, attention_mask=padding, **options)
         model.set_attn_implementation("limelight")
-        kept = torch.ones_like(mask).bool() if given is None else mask.bool()
-        assert torch.allclose(found[0][kept], expected[0][kept], atol=1e-4)
-        for ours, theirs in zip(found.attentions or (), expected.attentions or (), strict=True):
-            ours, theirs = (one.transpose(1, 2)[kept] for one in (ours, theirs))
+        kept = torch.ones_like(mask).bool() if padding is None else mask.bool()
+        assert torch.allclose(outputs[0][kept], expected[0][kept], atol=1e-4)
+        for ours, theirs in zip(outputs.attentions or (), expected.attentions or (), strict=True):
+            ours, theirs = (table.transpose(1, 2)[kept] for table in (ours, theirs))
             assert torch.allclose(ours, theirs, atol=1e-5)
-print("well")
+print("passed")
 """
 
 
-def test_compiled_models_take_padding_and_give_weights():
-    """In a process of its own: the type checks of the tests are not made to be compiled."""
+def test_compiled_models_take_padding_and_return_weights():
+    """In a process of its own: torch.compile cannot trace the type checks of the tests."""
     ran = subprocess.run(
         [sys.executable, "-c", COMPILED], capture_output=True, text=True, cwd=Path(__file__).parent
     )
-    assert ran.stdout.strip() == "well", ran.stderr
+    assert ran.stdout.strip() == "passed", ran.stderr
 
 
-def test_masks_stay_rules():
+def test_masks_of_transformers_become_rules():
     from transformers import masking_utils as hf
 
     sizes = {"batch_size": 2, "q_length": 12, "kv_length": 12}
     mask = lazy_mask(**sizes, mask_function=hf.sliding_window_causal_mask_function(5)).mask
     assert mask == Band(4, 0, None)
-    mask = lazy_mask(**sizes, attention_mask=real("left").bool()).mask
+    mask = lazy_mask(**sizes, attention_mask=padding_mask("left").bool()).mask
     assert isinstance(mask, And)
     assert isinstance(mask.masks[1], Padding)
     assert mask.masks[1].side == "left"
@@ -260,7 +260,7 @@ def test_masks_stay_rules():
 @pytest.mark.parametrize(
     "kind", ["causal", "window", "both ways", "window both ways", "chunks", "own", "or"]
 )
-def test_a_lazy_mask_is_the_mask_that_sdpa_would_get(kind, first_query, keys, first_key, side):
+def test_a_lazy_mask_equals_the_mask_that_sdpa_gets(kind, first_query, keys, first_key, side):
     from transformers import masking_utils as hf
 
     def own(batch, head, query, key):
@@ -276,16 +276,16 @@ def test_a_lazy_mask_is_the_mask_that_sdpa_would_get(kind, first_query, keys, fi
         "or": hf.or_masks(hf.causal_mask_function, hf.sliding_window_bidirectional_overlay(2)),
     }[kind]
     first_query += first_key
-    given = None
+    padding = None
     if side != "none":
-        given = torch.ones(2, first_key + keys, dtype=torch.bool)
+        padding = torch.ones(2, first_key + keys, dtype=torch.bool)
         if side == "holes":
-            given[:, ::3] = False
+            padding[:, ::3] = False
         else:
-            given[1, slice(0, first_key + 3) if side == "left" else slice(-2, None)] = False
+            padding[1, slice(0, first_key + 3) if side == "left" else slice(-2, None)] = False
     options = {
         "batch_size": 2, "q_length": 6, "kv_length": keys, "q_offset": first_query,
-        "kv_offset": first_key, "mask_function": function, "attention_mask": given,
+        "kv_offset": first_key, "mask_function": function, "attention_mask": padding,
     }  # fmt: skip
     expected = hf.sdpa_mask(**options, allow_is_causal_skip=False).expand(2, 1, 6, keys)
     lazy = lazy_mask(**options)
@@ -294,7 +294,7 @@ def test_a_lazy_mask_is_the_mask_that_sdpa_would_get(kind, first_query, keys, fi
     assert lazy.shape == expected.shape
 
 
-def test_what_cannot_be_served_is_said():
+def test_paged_caches_are_refused():
     from limelight.seeing.watching.huggingface import attention
 
     x = torch.randn(1, 2, 3, 4)
@@ -312,7 +312,7 @@ def test_without_a_mask_a_causal_module_is_causal():
     torch.testing.assert_close(out.transpose(1, 2), ll.attend(x, x, x, mask=ll.causal()))
     out, _ = attention(module, x, x, x, None, is_causal=False)
     torch.testing.assert_close(out.transpose(1, 2), ll.attend(x, x, x))
-    # A tensor for a mask, true or added, is taken as it is.
+    # A mask that is a tensor, of bools or to add, is used as it is.
     keep = torch.rand(1, 1, 5, 5) > 0.3
     added = torch.where(keep, 0.0, torch.finfo(torch.float32).min)
     for mask in (keep, added):

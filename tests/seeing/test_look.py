@@ -1,4 +1,4 @@
-"""Looking at texts: what is read, by which model, and what is said about it."""
+"""`look`: which texts and models it reads, and what it keeps of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def minilm():
     return ll.load("minilm")
 
 
-def test_a_folder_that_was_saved_again_is_read_again(minilm, tmp_path):
+def test_a_model_folder_that_changed_is_loaded_again(minilm, tmp_path):
     folder = tmp_path / "model"
     ll.save(minilm, folder)
     first = ll.look("a cat", folder, layers=[0]).weights(0, 0)
@@ -30,29 +30,23 @@ def test_a_folder_that_was_saved_again_is_read_again(minilm, tmp_path):
     assert not torch.allclose(ll.look("a cat", folder, layers=[0]).weights(0, 0), first)
 
 
-def test_a_text_that_is_cut_is_said_by_a_warning(minilm):
-    with pytest.warns(UserWarning, match=r"longer than the model's context: the first 512 of 902"):
-        recording = ll.look("tick tock " * 300, minilm, layers=[0], heads=[0])
-    assert recording.made["taken"] == "the first 512 of 902 tokens"
-
-
-def same(one: ll.Recording, two: ll.Recording) -> None:
-    assert [token.text for token in one.tokens] == [token.text for token in two.tokens]
-    for first, second in zip(one.layers, two.layers, strict=True):
-        torch.testing.assert_close(first.entropy, second.entropy, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(first.received, second.received, atol=1e-4, rtol=1e-4)
+def check_equal(actual: ll.Recording, expected: ll.Recording) -> None:
+    assert [token.text for token in actual.tokens] == [token.text for token in expected.tokens]
+    for ours, theirs in zip(actual.layers, expected.layers, strict=True):
+        torch.testing.assert_close(ours.entropy, theirs.entropy, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(ours.received, theirs.received, atol=1e-4, rtol=1e-4)
 
 
 TEXTS = ["A cat sat.", "The animal didn't cross the street because it was too tired.", "Rain."]
 
 
-def test_many_texts_give_what_each_gives_alone(minilm):
+def test_packed_texts_equal_each_text_alone(minilm):
     for recording, text in zip(ll.look(TEXTS, minilm), TEXTS, strict=True):
         assert recording.text == text
-        same(recording, ll.look(text, minilm))
+        check_equal(recording, ll.look(text, minilm))
 
 
-def test_a_model_without_a_tokenizer_and_statistics_alone():
+def test_a_model_without_a_tokenizer_names_tokens_by_their_ids():
     model = ll.Decoder(ll.Config.llama(vocabulary=99, width=16, layers=2, heads=4)).eval()
     lens = ll.Lens(top=2, entropy=True, received=True, keep=False)
     rows = [[5, 6, 7], [8, 9], [3, 3, 3, 4, 5]]
@@ -60,21 +54,21 @@ def test_a_model_without_a_tokenizer_and_statistics_alone():
         recording = ll.look(row, model, lens)
         assert [token.text for token in recording.tokens] == [str(token) for token in row]
         assert all(seen.source is None for seen in recording.layers)
-        same(recording, ll.look(torch.tensor(row), model, lens))
+        check_equal(recording, ll.look(torch.tensor(row), model, lens))
 
 
-def test_a_recording_keeps_queries_keys_and_values_and_nothing_beside_them():
+def test_a_recording_keeps_no_memory_but_queries_keys_and_values():
     model = ll.Decoder(ll.Config.llama(vocabulary=99, width=48, layers=2, heads=6, kv_heads=2))
     for seen in ll.look(torch.arange(90), model.eval()).layers:
         assert isinstance(seen.source, Recomputed)
         problem = seen.source.problem
         tensors = (problem.query, problem.key, problem.value)
-        storages = {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
+        storages = {x.untyped_storage().data_ptr(): x.untyped_storage() for x in tensors}
         assert problem.key.shape[1] == 2  # not one for each of the heads that share it
-        assert sum(map(len, storages.values())) == sum(one.nbytes for one in tensors)
+        assert sum(map(len, storages.values())) == sum(x.nbytes for x in tensors)
 
 
-def test_what_a_long_text_keeps_lies_on_disk_and_gives_the_same_weights(monkeypatch):
+def test_tensors_of_a_long_text_are_mapped_from_disk_and_give_the_same_weights(monkeypatch):
     model = ll.Decoder(ll.Config.llama(vocabulary=99, width=48, layers=2, heads=6, kv_heads=2))
     ids = torch.arange(90)
     seen = ll.look(ids, model.eval()).layers[1]
@@ -82,17 +76,17 @@ def test_what_a_long_text_keeps_lies_on_disk_and_gives_the_same_weights(monkeypa
     assert isinstance(seen.source, Recomputed)
     assert isinstance(moved.source, Recomputed)
     for name in ("query", "key", "value"):
-        one, other = getattr(seen.source.problem, name), getattr(moved.source.problem, name)
-        assert torch.equal(one, other)
-        maps = Path("/proc/self/maps")  # Linux says which memory is a file
+        before, after = getattr(seen.source.problem, name), getattr(moved.source.problem, name)
+        assert torch.equal(before, after)
+        maps = Path("/proc/self/maps")  # lists which memory is mapped from a file
         mapped = [line for line in maps.read_text().splitlines() if "limelight-" in line]
-        assert any(_holds(line, other.data_ptr()) for line in mapped)
+        assert any(_holds(line, after.data_ptr()) for line in mapped)
     torch.testing.assert_close(moved.dense(), seen.dense(), atol=1e-6, rtol=1e-6)
     part = moved.batch_row(0).heads([3]).tile(slice(5, 9), slice(2, 8))
     torch.testing.assert_close(part, seen.dense()[:, 3:4, 5:9, 2:8], atol=1e-6, rtol=1e-6)
     assert offload(seen, calls=2) is seen  # short texts stay in memory
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    assert offload(seen, calls=2, limit=0) is seen  # and so do long ones where there is no disk
+    assert offload(seen, calls=2, limit=0) is seen  # and so do long ones without a writable folder
 
 
 def _holds(line: str, address: int) -> bool:
@@ -100,7 +94,7 @@ def _holds(line: str, address: int) -> bool:
     return first <= address < last
 
 
-def test_many_texts_by_a_causal_model():
+def test_packed_texts_stay_causal():
     from limelight.models.tokens import Tokens
 
     tokens = Tokens.characters("abc ")
@@ -110,12 +104,12 @@ def test_many_texts_by_a_causal_model():
     texts = ["abba cab", "b", "cc abc"]
     for several in (texts, texts[:1]):
         for recording, text in zip(ll.look(several, model), several, strict=True):
-            same(recording, ll.look(text, model))
+            check_equal(recording, ll.look(text, model))
             assert float(recording.weights(1, 2).triu(1).abs().max()) == 0
 
 
 @pytest.mark.parametrize("kind", [ll.Encoder, ll.Decoder])
-def test_many_texts_by_a_model_of_relative_positions(kind):
+def test_packed_texts_with_relative_positions(kind):
     from limelight.models.tokens import Tokens
 
     tokens = Tokens.characters("abc ")
@@ -125,17 +119,17 @@ def test_many_texts_by_a_model_of_relative_positions(kind):
     model.tokens = tokens
     texts = ["abba cab", "b", "cc abc"]
     for recording, text in zip(ll.look(texts, model), texts, strict=True):
-        same(recording, ll.look(text, model))
+        check_equal(recording, ll.look(text, model))
 
 
-def test_token_ids_are_read_with_their_words(minilm):
+def test_token_ids_are_decoded_to_their_words(minilm):
     ids = minilm.tokens.encode(TEXTS[1]).ids
     recording = ll.look(ids, minilm)
     assert recording.top(layer=3, head=1, token="it")[0][0] == "animal"
-    same(recording, ll.look(TEXTS[1].lower(), minilm))
+    check_equal(recording, ll.look(TEXTS[1].lower(), minilm))
 
 
-def test_any_module_that_reads_token_ids():
+def test_look_takes_any_module_that_reads_token_ids():
     layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True)
     model = torch.nn.Sequential(torch.nn.Embedding(50, 16), torch.nn.TransformerEncoder(layer, 2))
     recording = ll.look([1, 2, 3, 4], model)
@@ -145,9 +139,9 @@ def test_any_module_that_reads_token_ids():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_what_cannot_be_looked_at_is_said_in_words(minilm):
+def test_invalid_inputs_raise_clear_errors(minilm):
     model = ll.Decoder(ll.Config.llama(vocabulary=99, width=16, layers=2, heads=4)).eval()
-    for text, reader, words in (
+    for text, reader, message in (
         ("", minilm, "text is empty"),
         (3.5, minilm, "text must be a str, a list of them or token ids"),
         ([], minilm, "text must be a str, a list of them or token ids"),
@@ -157,5 +151,5 @@ def test_what_cannot_be_looked_at_is_said_in_words(minilm):
         ("a text", torch.nn.Linear(2, 2), "a Linear needs its tokenizer= to read a text"),
         ("a text", 7, "model must be a name, a path or a torch.nn.Module, found int"),
     ):
-        with pytest.raises(ll.LimelightError, match=words):
+        with pytest.raises(ll.LimelightError, match=message):
             ll.look(text, reader)

@@ -1,4 +1,4 @@
-"""Pictures: patches as tokens, the weights that the model computes, files, figures, the command."""
+"""Pictures: patches as tokens, the model's weights, files, figures, the command."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def disc() -> np.ndarray:
     return image
 
 
-def test_the_weights_are_those_of_the_model(vit: Any, disc: np.ndarray) -> None:
+def test_weights_equal_those_of_the_model(vit: Any, disc: np.ndarray) -> None:
     recording = ll.look(disc, model=vit)
     assert recording.picture is not None
     assert recording.picture.names[:3] == ("[CLS]", "0,0", "0,1")
@@ -61,33 +61,35 @@ def test_the_weights_are_those_of_the_model(vit: Any, disc: np.ndarray) -> None:
         vit.set_attn_implementation("sdpa")
     for layer, weights in enumerate(expected):
         torch.testing.assert_close(recording.seen(layer).dense(), weights)
-    given = ll.look(pixels[0], model=vit)  # floats are taken as they are
-    torch.testing.assert_close(given.weights(1, 2), recording.weights(1, 2))
+    from_floats = ll.look(pixels[0], model=vit)  # floats are not normalised
+    torch.testing.assert_close(from_floats.weights(1, 2), recording.weights(1, 2))
     assert recording.find("1,2") == [1 + 4 + 2]
 
 
-def test_it_is_saved_and_drawn(vit: Any, disc: np.ndarray, tmp_path: Path) -> None:
+def test_a_recording_of_a_picture_is_saved_and_drawn(
+    vit: Any, disc: np.ndarray, tmp_path: Path
+) -> None:
     recording = ll.look(disc, model=vit)
     recording.save(tmp_path / "disc.safetensors")
-    again = ll.Recording.load(tmp_path / "disc.safetensors")
-    assert again.picture is not None
-    assert torch.equal(again.picture.pixels, torch.from_numpy(disc))
-    assert (again.picture.rows, again.picture.columns, again.picture.leading) == (4, 4, 1)
-    # what is drawn over the picture are the weights of that patch
-    drawn = picture_map(again, 1, 2, token="1,2").axes[1].get_images()[1].get_array()
+    loaded = ll.Recording.load(tmp_path / "disc.safetensors")
+    assert loaded.picture is not None
+    assert torch.equal(loaded.picture.pixels, torch.from_numpy(disc))
+    assert (loaded.picture.rows, loaded.picture.columns, loaded.picture.leading) == (4, 4, 1)
+    # the weights of the patch are drawn over the picture
+    drawn = picture_map(loaded, 1, 2, token="1,2").axes[1].get_images()[1].get_array()
     expected = recording.weights(1, 2)[7, 1:].view(4, 4)
     np.testing.assert_allclose(np.asarray(drawn), expected.numpy(), rtol=1e-5)
-    rolled = ll.rollout(again, "[CLS]")
+    rolled = ll.rollout(loaded, "[CLS]")
     drawn = rolled.figure().axes[0].get_images()[1].get_array()
     np.testing.assert_allclose(np.asarray(drawn), rolled.shares[1:].view(4, 4), rtol=1e-5)
-    again.save(tmp_path / "disc.png")
+    loaded.save(tmp_path / "disc.png")
     assert (tmp_path / "disc.png").stat().st_size > 5000
     with pytest.raises(OptionError, match="of a text"):
         picture_map(ll.Recording.of_weights([torch.eye(2)[None]], ["a", "b"]))
 
 
 class Patches(nn.Module):
-    """A vision transformer without [CLS], that does not say the size of its patches."""
+    """A vision transformer without [CLS] that does not state the size of its patches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +100,7 @@ class Patches(nn.Module):
         return self.layer(self.cut(x).flatten(2).mT)
 
 
-def test_any_module_told_its_patches(disc: np.ndarray) -> None:
+def test_any_module_is_looked_at_with_its_patch_size(disc: np.ndarray) -> None:
     from PIL import Image
 
     model = Patches()
@@ -114,13 +116,13 @@ def test_any_module_told_its_patches(disc: np.ndarray) -> None:
     with pytest.raises(ShapeError, match="uint8"):
         ll.look(np.zeros((8, 8, 3)), model=model, patch=8)
     with pytest.raises(ShapeError, match="tokens"):
-        ll.Recording.of_weights([torch.eye(2)[None]], ["a", "b"]).__class__(
+        ll.Recording(
             recording.text, recording.tokens, recording.layers,
             picture=Picture(picture.pixels, 2, 2),
         )  # fmt: skip
 
 
-def test_the_command(vit: Any, disc: np.ndarray, tmp_path: Path) -> None:
+def test_the_show_command_draws_a_picture(vit: Any, disc: np.ndarray, tmp_path: Path) -> None:
     from PIL import Image
 
     vit.save_pretrained(tmp_path / "vit")
@@ -130,9 +132,9 @@ def test_the_command(vit: Any, disc: np.ndarray, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, options, catch_exceptions=False)
     assert "4 x 4 patches" in result.stdout
     assert png.stat().st_size > 5000
-    answer = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
+    document = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
     shares = ll.rollout(ll.look(disc, model=vit), 0).shares[1:].view(4, 4)
-    np.testing.assert_allclose(answer["rollout"], shares, rtol=1e-4)
+    np.testing.assert_allclose(document["rollout"], shares, rtol=1e-4)
     png.unlink()
     result = CliRunner().invoke(app, [*options, "--layer", "9"])
     assert isinstance(result.exception, OptionError)
@@ -146,7 +148,7 @@ VISION = Path(sys.prefix) / "vision"
 
 @pytest.mark.skipif(not VISION.is_dir(), reason="made by `make test`")
 def test_models_of_torchvision_timm_and_diffusers_are_seen() -> None:
-    # in a process of its own: transformers asks once which of these packages there are
+    # in a process of its own: transformers looks up the installed packages once
     result = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("vision_models.py"))],
         env={**os.environ, "PYTHONPATH": str(VISION)}, capture_output=True, text=True,

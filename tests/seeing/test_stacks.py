@@ -42,7 +42,7 @@ def whisper():
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize("maker", [t5, bart, whisper])
-def test_each_stack_holds_the_weights_that_the_model_gives_back_for_it(maker):
+def test_each_stack_holds_the_weights_that_the_model_returns_for_it(maker):
     torch.manual_seed(0)
     model, inputs = maker()
     model.eval().set_attn_implementation("eager")

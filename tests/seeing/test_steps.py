@@ -1,4 +1,4 @@
-"""Every step of a head, in numbers that follow from one another."""
+"""Every step of a head: its formula, applied to the steps before it, gives its numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from formula_reader import follows
+from formula_reader import evaluate
 
 import limelight as ll
 from limelight.errors import OptionError
@@ -18,7 +18,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-def test_the_four_words_of_the_worked_example():
+def test_steps_of_the_worked_example_equal_their_formulas():
     """X of "I love apple phones" and the three matrices of its first head."""
     x = torch.tensor(
         [[1.0, 0.5, 0.2, 0.1], [0.9, 1.1, 0.1, 0.0], [0.1, 0.2, 1.0, 0.5], [0.0, 0.1, 0.4, 1.2]]
@@ -79,7 +79,7 @@ def formulas(steps):
     return [steps[name].formula for name in ("Q", "K", "V", "output")]
 
 
-def test_formulas_name_what_entered():
+def test_formulas_name_the_inputs_of_the_layer():
     x = torch.randn(3, 8)
     plain = ll.Attention(8, heads=2, bias="none", output=False)
     assert formulas(ll.steps(plain, x)) == ["X · W_Q", "X · W_K", "X · W_V", "concatenation"]
@@ -93,8 +93,8 @@ def test_formulas_name_what_entered():
         "concatenation · W_O",
     ]
     assert rotated["K unrotated"].formula == "X · W_K + b_K"
-    across = ll.steps(ll.Attention(8, heads=2), x, memory=torch.randn(5, 8))
-    assert formulas(across) == [
+    cross = ll.steps(ll.Attention(8, heads=2), x, memory=torch.randn(5, 8))
+    assert formulas(cross) == [
         "X · W_Q + b_Q",
         "memory · W_K + b_K",
         "memory · W_V + b_V",
@@ -105,46 +105,45 @@ def test_formulas_name_what_entered():
     assert slices["X of the head"].formula == "columns 0 to 3 of X"
 
 
-def test_a_file_says_what_entered_and_what_it_cannot_give(tmp_path):
+def test_a_file_keeps_formulas_and_names_the_missing_steps(tmp_path):
     config = ll.Config.llama(layers=1, width=8, heads=2, vocabulary=27, context=32)
     model = ll.Decoder(config)
     model.tokens = Tokens.characters("abcdefghijklmnopqrstuvwxyz")
     rec = ll.look("abc", model)
-    assert check_all(rec.steps(0, 1)) >= 11
+    assert check_formulas(rec.steps(0, 1)) >= 11
     rec.save(tmp_path / "x.safetensors")
-    again = ll.Recording.load(tmp_path / "x.safetensors").steps(0, 1)
-    assert formulas(again) == [
+    loaded = ll.Recording.load(tmp_path / "x.safetensors").steps(0, 1)
+    assert formulas(loaded) == [
         "X · W_Q, rotated by position",
         "X · W_K, rotated by position",
         "X · W_V",
         "concatenation · W_O",
     ]
-    assert "W_Q" not in again
-    assert "stay with the model and are in no file" in again.missing
+    assert "W_Q" not in loaded
+    assert "stay with the model and are in no file" in loaded.missing
 
 
-def test_formulas_leave_an_unrecorded_input_open():
+def test_formulas_without_a_recorded_input_mention_optional_bias_and_positions():
     rec = replace(ll.look("a few words", heads=[0, 1]), flows=())
     steps = rec.steps(layer=0, head=0)
-    said = steps["Q"].formula
-    assert said == "X · W_Q, with bias and positions where the layer has them"
+    assert steps["Q"].formula == "X · W_Q, with bias and positions where the layer has them"
     assert steps["heads"].formula == "weights · V of every recorded head"
     assert "The input of the layer was not recorded" in steps.missing
 
 
-def check_all(steps, atol=1e-5):
-    """Every printed formula, applied to the printed steps, gives the printed numbers."""
-    told = 0
+def check_formulas(steps, atol=1e-5):
+    """Check every printed formula against the printed numbers; the number of formulas checked."""
+    count = 0
     for step in steps:
         if step.formula.startswith("weights · V of every"):
             own = steps["weighted values"].value
             assert any(torch.equal(head, own) for head in step.value)
             continue
-        found = follows(steps, step.name)
-        if found is not None:
-            torch.testing.assert_close(found, step.value, atol=atol, rtol=1e-5, msg=step.name)
-            told += 1
-    return told
+        expected = evaluate(steps, step.name)
+        if expected is not None:
+            torch.testing.assert_close(step.value, expected, atol=atol, rtol=1e-5, msg=step.name)
+            count += 1
+    return count
 
 
 @pytest.mark.parametrize(
@@ -164,15 +163,15 @@ def check_all(steps, atol=1e-5):
 def test_every_formula_gives_its_numbers(options, positions):
     torch.manual_seed(3)
     layer = ll.Attention(16, heads=4, **options)
-    for one in layer.parameters():
-        torch.nn.init.normal_(one, std=0.5)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
     rotation = ll.Rotary(4)(torch.arange(6)) if positions == "rotary" else None
     bias = ll.alibi(4) if positions == "alibi" else None
     for head in range(4):
         steps = ll.steps(
             layer, torch.randn(6, 16), head=head, rotation=rotation, bias=bias, mask=ll.causal()
         )
-        assert check_all(steps) >= 9
+        assert check_formulas(steps) >= 9
         assert ("b_Q" in steps, "b_O" in steps) == (
             options["bias"] != "none",
             options["bias"] == "all" and options.get("output", True),
@@ -181,10 +180,10 @@ def test_every_formula_gives_its_numbers(options, positions):
         assert steps.missing == ""
 
 
-def test_every_formula_gives_its_numbers_across_texts_and_with_a_bias():
+def test_every_formula_gives_its_numbers_in_cross_attention_with_a_bias():
     layer = ll.Attention(8, heads=2)
     steps = ll.steps(layer, torch.randn(3, 8), memory=torch.randn(5, 8), bias=torch.randn(3, 5))
-    assert check_all(steps) >= 9
+    assert check_formulas(steps) >= 9
     assert steps["masked"].formula == "scaled + bias"
 
 
@@ -193,7 +192,7 @@ def test_every_formula_gives_its_numbers_on_a_trained_model(model):
     rec = ll.look("The animal didn't cross the street because it was too tired.", model)
     for layer in (rec.layer_numbers[0], 3, rec.layer_numbers[-1]):
         for head in rec.head_numbers:
-            assert check_all(rec.steps(layer, head)) >= 9
+            assert check_formulas(rec.steps(layer, head)) >= 9
 
 
 def test_the_biases_of_a_trained_model_are_steps():
@@ -204,18 +203,18 @@ def test_the_biases_of_a_trained_model_are_steps():
     torch.testing.assert_close(without + steps["b_O"].value, steps["output"].value)
 
 
-def test_some_heads_tell_all_but_what_is_made_of_all_heads():
+def test_steps_of_some_heads_lack_only_those_made_of_all_heads():
     whole = ll.look("a few words").steps(3, 1)
     some = ll.look("a few words", heads=[1]).steps(3, 1)
     absent = {"W_O", "b_O", "heads", "concatenation", "output"}
-    assert [one.name for one in some] == [one.name for one in whole if one.name not in absent]
+    assert [step.name for step in some] == [step.name for step in whole if step.name not in absent]
     for step in some:
         torch.testing.assert_close(step.value, whole[step.name].value, atol=1e-5, rtol=1e-5)
     assert "they take all heads, and only some were recorded" in some.missing
     assert some.missing in str(some)
 
 
-def test_cross_attention_and_text():
+def test_steps_of_cross_attention_print_their_shapes():
     layer = ll.Attention(8, heads=2)
     steps = ll.steps(layer, torch.randn(3, 8), memory=torch.randn(6, 8))
     assert steps["weights"].value.shape == (3, 6)
@@ -225,7 +224,7 @@ def test_cross_attention_and_text():
         assert name in text
 
 
-def test_the_story_of_one_token():
+def test_the_story_of_a_token_follows_its_steps():
     rec = ll.look("The animal didn't cross the street because it was too tired.")
     steps = rec.steps(layer=3, head=1)
     assert [step.name for step in steps] == NAMES
@@ -240,13 +239,13 @@ def test_the_story_of_one_token():
     torch.testing.assert_close(layer(module_input[None])[0].detach(), output, atol=1e-5, rtol=1e-4)
 
 
-def test_a_token_that_may_look_at_nothing():
+def test_a_token_that_may_attend_to_nothing_takes_zeros():
     layer = ll.Attention(4, heads=1)
     steps = ll.steps(layer, torch.randn(2, 4), mask=torch.tensor([[False, False], [True, True]]))
     assert steps.story(0)[-1] == '"0" may look at nothing: it takes zeros'
 
 
-def test_what_stands_in_padding_does_not_reach_the_steps():
+def test_nan_in_padding_does_not_reach_the_steps():
     layer = ll.Attention(4, heads=2).eval()
     x = torch.randn(3, 4)
     x[2] = torch.nan
@@ -256,10 +255,10 @@ def test_what_stands_in_padding_does_not_reach_the_steps():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_wrong_questions_are_answered_in_words():
+def test_invalid_arguments_raise_clear_errors():
     layer = ll.Attention(4, heads=2)
     x = torch.randn(3, 4)
-    for question, words in (
+    for call, message in (
         (lambda: ll.steps(torch.nn.Linear(4, 4), x), "layer must be an Attention, found Linear"),
         (lambda: ll.steps(layer, x, head=2), "head must be one of 0 to 1, found 2"),
         (lambda: ll.steps(layer, torch.randn(2, 3, 4)), "x must be one text"),
@@ -270,11 +269,11 @@ def test_wrong_questions_are_answered_in_words():
         (lambda: ll.steps(layer, x)["Z"], "there is no step 'Z': the steps are X, "),
         (lambda: ll.steps(layer, x).story(3), "token must be an index below 3, found 3"),
     ):
-        with pytest.raises(OptionError, match=words):
-            question()
+        with pytest.raises(OptionError, match=message):
+            call()
 
 
-def test_in_a_notebook_steps_fold_and_tokens_stay_text():
+def test_the_notebook_view_folds_steps_and_escapes_tokens():
     rec = ll.look("A <b>bold</b> cat sat.")
     page = rec.steps(3, 1)._repr_html_()
     assert page.count("<details") == len(rec.steps(3, 1))
@@ -284,8 +283,8 @@ def test_in_a_notebook_steps_fold_and_tokens_stay_text():
 
 
 @pytest.mark.parametrize("options", [{"sinks": torch.tensor([0.5, -1.0])}, {}])
-def test_the_steps_of_a_call_that_something_else_draws_from_too(options: dict[str, torch.Tensor]):
-    """They showed rows that sum to 1, where the call's own did not."""
+def test_steps_show_rows_that_do_not_sum_to_one(options: dict[str, torch.Tensor]):
+    """With sinks, or with a link cut without renormalising."""
     x = torch.randn(1, 2, 4, 8)
     call = ll.AttentionCall(x, x, x, **options).without([(1, 0)], renormalise=bool(options))
     _, seen = call.attend(lens=ll.Lens(top=1))
@@ -297,7 +296,7 @@ def test_the_steps_of_a_call_that_something_else_draws_from_too(options: dict[st
 
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200, 0.0, -1e-7])
-def test_a_scale_that_is_no_root_is_written_out(scale: float) -> None:
+def test_a_scale_other_than_one_over_a_root_is_printed_in_digits(scale: float) -> None:
     x = torch.randn(1, 1, 3, 2)
     _, seen = ll.attend(x, x, x, scale=scale, lens=ll.Lens())
     tokens = ll.Recording.of_weights([torch.eye(3)[None]], ["a", "b", "c"]).tokens

@@ -1,4 +1,4 @@
-"""Streams with a lens: the text of `generate`, and the rows that a whole pass gives."""
+"""Streams with a lens: the text of `generate`, and the rows of a whole pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limelight.ops.calls import intercepted
 LENS = ll.Lens(top=4, entropy=True, received=True)
 
 
-def letters(config: ll.Config) -> ll.Decoder | ll.Transformer:
+def random_model(config: ll.Config) -> ll.Decoder | ll.Transformer:
     torch.manual_seed(1)
     model = ll.Decoder(config) if config.kind == "decoder" else ll.Transformer(config)
     with torch.no_grad():
@@ -40,15 +40,15 @@ SMALL = {"vocabulary": 27, "width": 16, "layers": 2, "heads": 4}
     ],
     ids=["gpt2", "llama", "window"],
 )
-def test_rows_are_those_of_a_whole_pass(config: ll.Config) -> None:
-    model = letters(config)
-    answer = ll.generate(model, "prompt", max_tokens=8, stop=["zzz"])
+def test_rows_equal_those_of_a_whole_pass(config: ll.Config) -> None:
+    model = random_model(config)
+    generated = ll.generate(model, "prompt", max_tokens=8, stop=["zzz"])
     pairs = list(ll.stream(model, "prompt", lens=LENS, max_tokens=8, stop=["zzz"]))
-    assert "".join(piece for piece, _ in pairs) == answer.text
-    assert len(pairs) == len(answer.ids) > 4
+    assert "".join(piece for piece, _ in pairs) == generated.text
+    assert len(pairs) == len(generated.ids) > 4
     assert model.tokens is not None
     prompt = model.tokens.encode("prompt").ids
-    whole = ll.look([*prompt, *answer.ids], model, LENS)
+    whole = ll.look([*prompt, *generated.ids], model, LENS)
     for number, (_, recording) in enumerate(pairs):
         row = len(prompt) - 1 + number
         assert len(recording.tokens) == row + 1
@@ -58,12 +58,12 @@ def test_rows_are_those_of_a_whole_pass(config: ll.Config) -> None:
             torch.testing.assert_close(seen.entropy, expected.entropy[:, :, row : row + 1])
             torch.testing.assert_close(seen.received, dense[:, :, 0])
             torch.testing.assert_close(seen.top.weights[:, :, 0], dense[:, :, 0].topk(4).values)
-    assert recording.text == "prompt" + answer.text[: len(recording.text) - 6]
-    assert recording.queries[0].text == model.tokens.piece(answer.ids[-1])
+    assert recording.text == "prompt" + generated.text[: len(recording.text) - 6]
+    assert recording.queries[0].text == model.tokens.piece(generated.ids[-1])
 
 
 def test_a_transformer_looks_at_its_source() -> None:
-    model = letters(ll.Config.transformer2017(**SMALL, context=32))
+    model = random_model(ll.Config.transformer2017(**SMALL, context=32))
     pairs = list(ll.stream(model, "source", lens=LENS, max_tokens=5))
     assert "".join(piece for piece, _ in pairs) == ll.generate(model, "source", max_tokens=5).text
     for _, recording in pairs:
@@ -72,7 +72,7 @@ def test_a_transformer_looks_at_its_source() -> None:
 
 
 def test_nothing_is_intercepted_between_tokens() -> None:
-    model = letters(ll.Config.llama(**SMALL))
+    model = random_model(ll.Config.llama(**SMALL))
     stream = ll.stream(model, "ab", lens=ll.Lens(top=1, keep=False), max_tokens=5)
     _, recording = next(stream)
     assert not intercepted()
@@ -82,8 +82,8 @@ def test_nothing_is_intercepted_between_tokens() -> None:
     next(stream)
 
 
-def test_without_a_tokenizer_or_by_beams_it_is_refused(untyped: None) -> None:
-    model = letters(ll.Config.llama(**SMALL))
+def test_beams_cannot_be_streamed(untyped: None) -> None:
+    model = random_model(ll.Config.llama(**SMALL))
     with pytest.raises(OptionError, match="Sampling"):
         ll.stream(model, "ab", lens=LENS, how=ll.Beam(2))  # pyright: ignore
     result = CliRunner().invoke(app, ["generate", "smollm2", "a", "--watch", "--beams", "2"])
@@ -96,10 +96,10 @@ def test_paris_looks_at_france() -> None:
     assert result.stdout.startswith("The capital of France is Paris.\n")
     line = next(line for line in result.stdout.splitlines() if line.startswith("Paris"))
     assert "France 0." in line
-    answer = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
-    assert answer["text"] == " Paris."
-    assert answer["ended"] == "length"
-    assert [one["token"] for one in answer["attended"]] == ["Paris", "."]
-    link = answer["attended"][0]["links"][0]
+    document = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)
+    assert document["text"] == " Paris."
+    assert document["ended"] == "length"
+    assert [step["token"] for step in document["attended"]] == ["Paris", "."]
+    link = document["attended"][0]["links"][0]
     assert 0.5 < link["weight"] <= 1
     assert link["key"] in range(1, 5)

@@ -1,4 +1,4 @@
-"""Watching models that are already loaded."""
+"""`watch` on Hugging Face models: passes, stacks, layers, what is unseen."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_prompt_and_generated_tokens_are_one_text(name, cache):
         check_statistics(watched.seen(layer), whole.attentions[layer])
     recording = watched.recording(row=1)
     assert [token.text for token in recording.tokens] == [
-        str(one) for one in tokens[1, :-1].tolist()
+        str(token) for token in tokens[1, :-1].tolist()
     ]
     torch.testing.assert_close(
         recording.weights(1, 2), whole.attentions[1][1, 2], atol=1e-5, rtol=1e-4
     )
 
 
-def test_keys_of_a_growing_cache_are_held_once():
+def test_keys_of_a_growing_cache_are_stored_once():
     model = DECODERS["llama"]()
     with ll.watch(model, ll.Lens()) as watched:
         model.generate(IDS, **GREEDY, max_new_tokens=6)
@@ -62,7 +62,7 @@ def test_keys_of_a_growing_cache_are_held_once():
 
 @pytest.mark.parametrize("name", ["llama", "gpt_oss"])
 def test_a_watched_call_is_computed_once(name, monkeypatch):
-    """What transformers gets back and what the lens records come from one sweep of the kernel."""
+    """The output and what the lens records come from one sweep of the kernel."""
     sweeps: list[str] = []
     for kind in ("forward", "lens_forward"):
         kernel = getattr(_kernels, kind)
@@ -95,7 +95,7 @@ def test_each_forward_call_is_a_pass():
         assert watched.seen(layer, which=0).map.mean.shape == (2, 4, 3, 3)
 
 
-def test_encoder_decoder_attends_in_three_ways():
+def test_an_encoder_decoder_has_three_stacks():
     model = T5()
     with ll.watch(model, ll.Lens(top=3, received=True)) as watched:
         tokens = model.generate(IDS, max_new_tokens=4, do_sample=False)
@@ -120,7 +120,7 @@ def test_encoder_decoder_attends_in_three_ways():
         watched.seen(0)
 
 
-def test_queries_and_keys_of_a_long_text_lie_on_disk(monkeypatch):
+def test_queries_and_keys_of_a_long_text_are_offloaded(monkeypatch):
     from limelight.seeing.recording.offload import offload
     from limelight.seeing.watching import watched as watching
 
@@ -138,6 +138,7 @@ def test_queries_and_keys_of_a_long_text_lie_on_disk(monkeypatch):
     monkeypatch.setattr(watching, "offload", offloaded)
     with torch.no_grad(), ll.watch(model) as watched:
         model(ids)
+    assert len(moved) == 2
     for seen, result, calls in moved:
         assert calls == 2
         query = result.source.problem.query
@@ -145,7 +146,7 @@ def test_queries_and_keys_of_a_long_text_lie_on_disk(monkeypatch):
     assert torch.equal(watched.recording().weights(1, 2), expected.weights(1, 2))
 
 
-def test_some_layers_and_heads():
+def test_watching_some_layers_and_heads_keeps_their_numbers():
     model = DECODERS["llama"]()
     with torch.no_grad(), ll.watch(model, ll.Lens(top=2), layers=[1], heads=[3, 0]) as watched:
         model(IDS)
@@ -159,7 +160,7 @@ def test_some_layers_and_heads():
         watched.seen(0)
 
 
-def test_a_model_is_put_back_after_an_exception():
+def test_a_model_is_restored_after_an_exception():
     model = DECODERS["llama"]()
     model.set_attn_implementation("eager")
     hooks = sum(len(module._forward_pre_hooks) for module in model.modules())
@@ -186,7 +187,7 @@ def test_a_thread_is_watched_only_in_the_context_of_the_block():
     assert watched.seen(layer=0).extent.i == IDS.shape[1] + 2
 
 
-def test_watches_nest():
+def test_watch_blocks_nest():
     model = DECODERS["llama"]()
     with ll.watch(model, ll.Lens(top=2)) as outer:
         with ll.watch(model, ll.Lens(entropy=True), layers=[1]) as inner:
@@ -199,7 +200,7 @@ def test_watches_nest():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_what_cannot_be_watched_is_said_in_words():
+def test_invalid_arguments_raise_clear_errors():
     with (
         pytest.raises(OptionError, match=r"model must be a .*Module, found"),
         ll.watch("model"),
@@ -211,35 +212,35 @@ def test_what_cannot_be_watched_is_said_in_words():
             watched.seen(0)
         model(IDS)
     assert watched.seen(0).extent.j == 11
-    for options, words in (
+    for options, message in (
         ({"layers": [2]}, "layers names 2, expected numbers from 0 to 1"),
         ({"heads": [4]}, "heads names 4, expected numbers from 0 to 3"),
         ({"heads": []}, "heads must be one or more different numbers"),
     ):
-        with pytest.raises(OptionError, match=words), ll.watch(model, **options):
+        with pytest.raises(OptionError, match=message), ll.watch(model, **options):
             pass
     assert model.config._attn_implementation == "sdpa"
 
 
-def test_attention_that_was_not_seen_is_named():
+def test_a_warning_names_the_attention_that_was_not_seen():
     """LongT5's encoder computes by itself; its decoder goes through the interface."""
     model = LONGT5()
-    words = r"did not see the attention of encoder.block.0.*LongT5LocalAttention"
-    with pytest.warns(RuntimeWarning, match=words), ll.watch(model, ll.Lens()) as watched:
+    message = r"did not see the attention of encoder.block.0.*LongT5LocalAttention"
+    with pytest.warns(RuntimeWarning, match=message), ll.watch(model, ll.Lens()) as watched:
         model.generate(IDS, max_new_tokens=3, do_sample=False)
     assert watched.stacks == ("decoder", "cross")
     assert "LongT5LocalAttention" in watched.recording(stack="cross").made["unseen"]
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpnet", "mpt", "codegen"])
-def test_models_that_give_their_weights_back_are_recorded_from_these(name):
+def test_returned_weights_are_recorded_for_models_off_the_interface(name):
     model = OFF_THE_INTERFACE[name]()
     with torch.no_grad():
         expected = model(IDS)
         with ll.watch(model, LENS) as watched:
             output = model(IDS)
         whole = model(IDS, output_attentions=True).attentions
-    assert list(output) == list(expected)  # as the caller asked for it
+    assert list(output) == list(expected)  # no attentions: the caller did not request them
     torch.testing.assert_close(output[0], expected[0])
     recording = watched.recording(row=1)
     assert recording.made["weights"].startswith("dense, as the model computed and returned them")
@@ -249,11 +250,11 @@ def test_models_that_give_their_weights_back_are_recorded_from_these(name):
 
 
 @pytest.mark.parametrize("tokens", [4, 5, 11])
-def test_weights_given_back_in_a_form_of_their_own_are_refused(tokens):
-    """Longformer's are by place in the window: with 5 tokens they even look like weights."""
+def test_returned_weights_of_another_form_are_refused(tokens):
+    """Longformer's belong to places in a window; with 5 tokens they have the shape of weights."""
     model = OFF_THE_INTERFACE["longformer"]()
-    words = r"did not see the attention of encoder.layer.0.attention.self and 1 more \(Longformer"
-    with pytest.warns(RuntimeWarning, match=words), ll.watch(model, ll.Lens()) as watched:
+    message = r"did not see the attention of encoder.layer.0.attention.self and 1 more \(Longformer"
+    with pytest.warns(RuntimeWarning, match=message), ll.watch(model, ll.Lens()) as watched:
         model(IDS[:, :tokens])
     with pytest.raises(UnavailableError, match="LongformerModel computes the attention of"):
         watched.recording()

@@ -20,7 +20,7 @@ from limelight.errors import OptionError
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_layers_that_share_a_module_are_told_apart(groups):
+def test_layers_that_share_a_module_are_recorded_separately(groups):
     model = ALBERT[groups]()
     with torch.no_grad(), ll.watch(model, LENS) as watched:
         model(IDS)
@@ -38,8 +38,8 @@ def test_layers_that_share_a_module_are_told_apart(groups):
     check_statistics(watched.seen(1), eager[1])
 
 
-def test_a_layer_that_attends_twice_is_one_layer():
-    """DiffLlama: two calls a layer, which are two occurrences; tokens go on from their own."""
+def test_two_calls_of_one_layer_are_two_occurrences():
+    """In DiffLlama; generated tokens continue each occurrence."""
     model = DIFFLLAMA()
     with ll.watch(model, ll.Lens(top=2)) as watched:
         tokens = model.generate(IDS, **GREEDY, max_new_tokens=3)
@@ -72,7 +72,7 @@ def test_each_image_of_a_vision_tower_is_an_occurrence():
 
 
 class Looped(torch.nn.Module):
-    """Two blocks, gone through three times."""
+    """Two blocks, run three times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Looped(torch.nn.Module):
         return x
 
 
-def test_a_looped_stack_has_its_own_layers():
+def test_each_turn_of_a_looped_stack_is_an_occurrence():
     model = Looped().eval()
     with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
         model(torch.randn(1, 5, 16))
@@ -96,7 +96,7 @@ def test_a_looped_stack_has_its_own_layers():
     assert not torch.equal(watched.seen(1, occurrence=2).dense(), watched.seen(1).dense())
 
 
-def test_gradient_checkpointing_is_recorded_once():
+def test_recomputation_by_gradient_checkpointing_is_not_recorded():
     model = DECODERS["llama"]().train()
     model.gradient_checkpointing_enable()
     with ll.watch(model, ll.Lens()) as watched:

@@ -1,4 +1,4 @@
-"""Any PyTorch module can be watched, cut and served: PyTorch's own attention calls."""
+"""PyTorch's own attention calls in any module are watched, cut and served."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LENS = ll.Lens(top=3, entropy=True, received=True)
 
 
 class Attend(nn.Module):
-    """Whatever `F.scaled_dot_product_attention` is asked for."""
+    """A single call of `F.scaled_dot_product_attention`."""
 
     def forward(self, *tensors: Tensor, **options) -> Tensor:
         return F.scaled_dot_product_attention(*tensors, **options)
@@ -36,8 +36,8 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (
-            one.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for one in self.c_attn(x).chunk(3, dim=-1)
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.c_attn(x).chunk(3, dim=-1)
         )
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
@@ -92,7 +92,7 @@ SHORT = slice(0, 4)
         ((Q[0], K[0], V[0]), {"scale": 0.3}),
     ],
 )
-def test_calls_of_pytorch_mean_what_they_mean_there(tensors, options):
+def test_watched_and_served_calls_equal_those_of_pytorch(tensors, options):
     model = Attend()
     expected = model(*tensors, **options)
     with ll.watch(model, LENS) as watched:
@@ -104,7 +104,7 @@ def test_calls_of_pytorch_mean_what_they_mean_there(tensors, options):
         close(model(*tensors, **options), expected)
 
 
-def test_dropout_is_drawn_and_the_weights_are_those_before_it():
+def test_outputs_have_dropout_and_the_seen_weights_do_not():
     model = Attend()
     with ll.watch(model, LENS) as watched:
         outputs = torch.stack([model(Q, K, V, dropout_p=0.5) for _ in range(400)])
@@ -114,7 +114,7 @@ def test_dropout_is_drawn_and_the_weights_are_those_before_it():
     close(watched.seen(0).dense(), weights_of(Q, K))
 
 
-def test_a_nanogpt_is_watched_by_the_paths_of_its_modules():
+def test_calls_of_a_nanogpt_are_named_by_their_modules():
     model, ids = Gpt().eval(), torch.randint(50, (1, 7))
     expected = model.generate(ids, 3)
     with ll.watch(model, LENS) as watched:
@@ -129,10 +129,10 @@ def test_a_nanogpt_is_watched_by_the_paths_of_its_modules():
     assert float(watched.seen(2).dense().triu(1).abs().max()) == 0
 
 
-def test_gradients_and_autocast():
+def test_watch_keeps_gradients_and_autocast():
     model, ids = Gpt(), torch.randint(50, (2, 7))
     model(ids).square().sum().backward()
-    expected = [one.grad for one in model.parameters()]
+    expected = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
     with ll.watch(model, LENS) as watched:
         model(ids).square().sum().backward()
@@ -158,7 +158,7 @@ def masks(kind: str) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("kind", ["none", "causal", "padding"])
 @pytest.mark.parametrize("grad", [False, True])
-def test_the_fused_inference_path_of_an_encoder_is_not_taken(kind, grad):
+def test_an_encoder_is_seen_although_it_has_a_fused_inference_path(kind, grad):
     layer = nn.TransformerEncoderLayer(16, 4, 20, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
     x = torch.randn(2, 6, 16)
@@ -182,21 +182,22 @@ def test_the_fused_inference_path_of_an_encoder_is_not_taken(kind, grad):
 @pytest.mark.parametrize("options", [{}, {"kdim": 12, "vdim": 10}, {"add_bias_kv": True},
                                      {"add_zero_attn": True}, {"bias": False}])  # fmt: skip
 @pytest.mark.parametrize("needs", [True, False])
-def test_multihead_attention_gives_what_it_gives(options, needs):
+def test_watched_multihead_attention_returns_the_same(options, needs):
     model = nn.MultiheadAttention(16, 4, **options).eval()
     q = torch.randn(5, 2, 16)
     k, v = torch.randn(7, 2, options.get("kdim", 16)), torch.randn(7, 2, options.get("vdim", 16))
     mask = torch.randn(5, 7) > 1
     for average in (True, False):
-        ask = {"attn_mask": mask, "need_weights": needs, "average_attn_weights": average}
-        theirs = model(q, k, v, **ask)
+        arguments = {"attn_mask": mask, "need_weights": needs, "average_attn_weights": average}
+        theirs = model(q, k, v, **arguments)
         with ll.watch(model, LENS) as watched:
-            ours = model(q, k, v, **ask)
-        for one, two in zip(ours, theirs, strict=True):
-            close(one, two) if isinstance(two, Tensor) else None
-            assert (one is None) == (two is None)
+            ours = model(q, k, v, **arguments)
+        for actual, expected in zip(ours, theirs, strict=True):
+            assert (actual is None) == (expected is None)
+            if expected is not None:
+                close(actual, expected)
         assert watched.seen(0).extent[1:3] == (4, 5)
-    if needs:  # the weights have gradients, as PyTorch's
+    if needs:  # the weights have gradients, like PyTorch's
         q.requires_grad_()
         theirs = torch.autograd.grad(model(q, k, v)[1].square().sum(), q)
         with ll.watch(model):
@@ -205,7 +206,7 @@ def test_multihead_attention_gives_what_it_gives(options, needs):
 
 
 @pytest.mark.usefixtures("untyped")
-def test_a_whole_transformer_has_its_three_stacks():
+def test_nn_transformer_has_three_stacks():
     model = nn.Transformer(16, 4, 2, 2, 20, batch_first=True).eval()
     source, target = torch.randn(2, 6, 16), torch.randn(2, 5, 16)
     mask = model.generate_square_subsequent_mask(5)
@@ -220,7 +221,7 @@ def test_a_whole_transformer_has_its_three_stacks():
     assert len(watched.recording(stack="cross").queries) == 5
 
 
-def test_a_link_of_any_module_can_be_cut():
+def test_an_interceptor_changes_the_mask_of_any_module():
     model, x = nn.TransformerEncoderLayer(16, 4, batch_first=True).eval(), torch.randn(1, 6, 16)
 
     def cut(call: ll.AttentionCall) -> Tensor:
@@ -231,7 +232,7 @@ def test_a_link_of_any_module_can_be_cut():
     assert float(watched.seen(0).dense().triu(1).abs().max()) == 0
 
 
-def test_other_threads_do_not_notice():
+def test_other_threads_are_not_watched():
     model, x = nn.TransformerEncoderLayer(16, 4, batch_first=True).eval(), torch.randn(1, 6, 16)
     with torch.no_grad(), ll.watch(model, LENS) as watched, ll.serving():
         thread = Thread(target=lambda: model(x))
@@ -265,17 +266,17 @@ class Lstm(nn.Module):
         return self.attention(memory[:, -1], memory)
 
 
-def test_attention_of_its_own_is_refused_in_words():
+def test_a_softmax_of_its_own_warns_and_cannot_be_recorded():
     model = Lstm()
-    words = r"did not see the attention of attention \(OwnAttention\): Lstm computes it by itself"
-    with pytest.warns(RuntimeWarning, match=words), ll.watch(model) as watched:
+    message = r"did not see the attention of attention \(OwnAttention\): Lstm computes it by itself"
+    with pytest.warns(RuntimeWarning, match=message), ll.watch(model) as watched:
         model(torch.randn(2, 5, 8))
-    words = r"Lstm computes the attention.*What is seen: F\."
-    with pytest.raises(UnavailableError, match=words):
+    message = r"Lstm computes the attention.*What is seen: F\."
+    with pytest.raises(UnavailableError, match=message):
         watched.recording()
 
 
-def test_a_scripted_module_is_refused_in_words():
+def test_a_scripted_module_is_refused():
     model = nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
     model.linear1 = torch.jit.trace(model.linear1, torch.randn(1, 16))
     with pytest.raises(UnavailableError, match="'linear1' is scripted"), ll.watch(model):
@@ -291,18 +292,18 @@ def test_our_own_models_are_watched_too():
     assert recording.layer_numbers == (0, 1)
     assert [token.text for token in recording.tokens] == [str(n) for n in ids[0].tolist()]
     with torch.no_grad(), ll.watch(model, LENS) as watched:
-        answer = ll.generate(model, [ids[0].tolist()], max_tokens=4)[0]
+        generated = ll.generate(model, [ids[0].tolist()], max_tokens=4)[0]
     assert watched.passes() == 1
-    assert watched.seen(1).extent.j == 6 + len(answer.ids) - 1
+    assert watched.seen(1).extent.j == 6 + len(generated.ids) - 1
 
 
-def test_a_served_module_computes_by_our_kernels_without_a_block():
+def test_a_served_module_runs_on_our_kernels_outside_any_block():
     x = torch.randn(2, 5, 16)
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, batch_first=True), 2).eval()
     names = list(model.state_dict())
     calls = []
 
-    def note(call):
+    def record(call):
         calls.append(call)
         return call.attend()
 
@@ -310,8 +311,8 @@ def test_a_served_module_computes_by_our_kernels_without_a_block():
         expected = model(x)
         assert ll.serve(ll.serve(model)) is model
         copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
-        # a locating interceptor enters no mode of its own: it sees what the served modules hand on
-        with ll.intercept(note, locate=lambda call: call):
+        # an interceptor with `locate` enters no mode: it sees the calls of the served modules
+        with ll.intercept(record, locate=lambda call: call):
             close(model(x), expected)
             assert len(calls) == 2
             close(copied(x), expected)
@@ -324,7 +325,7 @@ def test_a_served_module_computes_by_our_kernels_without_a_block():
     assert inspect.signature(model.forward) == inspect.signature(copied.forward)
     assert "src_key_padding_mask" in inspect.signature(model.forward).parameters
     del model.forward
-    with torch.no_grad(), ll.intercept(note, locate=lambda call: call):
+    with torch.no_grad(), ll.intercept(record, locate=lambda call: call):
         close(model(x), expected)
     assert len(calls) == 4
 
@@ -332,8 +333,8 @@ def test_a_served_module_computes_by_our_kernels_without_a_block():
 def test_a_served_module_trains_and_generates(untyped):
     model, ids = Gpt(), torch.randint(50, (2, 7))
     served = ll.serve(copy.deepcopy(model))
-    for one in (model, served):
-        one(ids).square().mean().backward()
+    for module in (model, served):
+        module(ids).square().mean().backward()
     for own, theirs in zip(served.parameters(), model.parameters(), strict=True):
         close(own.grad, theirs.grad, atol=1e-5, rtol=1e-4)
     assert torch.equal(served.eval().generate(ids, 3), model.eval().generate(ids, 3))

@@ -1,4 +1,4 @@
-"""The tokens of a watched call: words, padding."""
+"""The tokens of a watched call: their words, and padding."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ import limelight as ll
 
 
 def bert_tokenizer(words: str):
-    """A WordPiece tokenizer that knows these words, as BERT's is made."""
+    """A WordPiece tokenizer like BERT's, with these words as its vocabulary."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words.split()]
-    made = Tokenizer(models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    made.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    vocabulary = {name: number for number, name in enumerate(names)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]",
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]", cls_token="[CLS]",
         sep_token="[SEP]",
     )  # fmt: skip
 
 
-def test_words_are_told_apart_without_a_piece_that_goes_on():
-    """Whether words stand apart is the tokenizer's to say, not a guess from its pieces."""
+def test_words_follow_the_offsets_of_the_tokenizer():
+    """Not a guess from the pieces: "didn", "'" and "t" have no ## prefix."""
     model, tokenizer = BERT(), bert_tokenizer("the animal didn ' t cross street ##s")
     inputs = tokenizer("The animal didn't cross the street", return_tensors="pt")
     with torch.no_grad(), ll.watch(model, ll.Lens()) as watched:
@@ -45,7 +46,7 @@ def test_words_are_told_apart_without_a_piece_that_goes_on():
     assert recording.strongest().links
 
 
-def test_rows_of_a_padded_batch_are_without_their_padding():
+def test_padding_is_left_out_of_the_rows_of_a_batch():
     model, tokenizer = BERT(), bert_tokenizer("the animal didn ' t cross street ##s")
     texts = ["the animal didn't cross the streets", "the animal"]
     lens = ll.Lens(top=3, entropy=True, distance=True, received=True, band=2)

@@ -1,8 +1,8 @@
-"""Vision models of torchvision, timm and diffusers, tiny, watched: run by test_pictures.py.
+"""Tiny vision models of torchvision, timm and diffusers, watched: run by test_pictures.py.
 
     PYTHONPATH=.venv/vision python tests/seeing/vision_models.py
 
-Each gives the same with and without `watch`, and the weights seen are those of its own projections.
+Outputs are the same with and without `watch`, and the weights are those of the model's own Q and K.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch import Tensor, nn
 import limelight as ll
 
 
-def without_compiled_ops() -> torch.library.Library:
-    """Names the operators that torchvision describes on import, and never calls for a ViT.
+def declare_compiled_ops() -> torch.library.Library:
+    """Declare the operators that torchvision describes on import and never calls for a ViT.
 
-    Its compiled part is made for a GPU's build of torch, and does not load beside another.
+    Its compiled extension is built for torch with a GPU and does not load with another build.
     """
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
@@ -33,7 +33,7 @@ def check(
     run: Callable[[], Tensor],
     weights: dict[str, Callable[[Any, Any], Tensor]],
 ) -> None:
-    """Watch a model: outputs as before, and the weights of each of these modules."""
+    """Watch a model: its outputs are unchanged, and these modules have these weights."""
     inputs: dict[str, Any] = {}
     modules = dict(model.named_modules())
     hooks = [
@@ -51,10 +51,10 @@ def check(
             output = run()
         torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-4)
         assert set(watched.order) == set(weights), watched.order
-        for path, of in weights.items():
-            reference = of(modules[path], inputs[path])
+        for path, expected_weights in weights.items():
+            reference = expected_weights(modules[path], inputs[path])
             torch.testing.assert_close(watched.seen(path).dense(), reference, atol=1e-5, rtol=1e-4)
-    assert torch.equal(run().detach(), expected)  # nothing is left behind
+    assert torch.equal(run().detach(), expected)  # watch leaves nothing behind
 
 
 def of_multihead(module: Any, inputs: Any) -> Tensor:
@@ -143,8 +143,8 @@ def unet() -> None:
 
 
 if __name__ == "__main__":
-    library = without_compiled_ops()
+    library = declare_compiled_ops()
     torch.manual_seed(0)
-    for shown in (torchvision, timm, dit, unet):
-        shown()
-        print(shown.__name__)
+    for check_family in (torchvision, timm, dit, unet):
+        check_family()
+        print(check_family.__name__)

@@ -17,10 +17,10 @@ GREEDY = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
 
 def check_statistics(seen: ll.Seen, weights: Tensor) -> None:
-    """What was recorded equals what eager's weights give."""
+    """Check that all statistics equal those of eager's weights."""
 
-    def close(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
-        torch.testing.assert_close(found, expected, atol=1e-5 * scale, rtol=1e-4)
+    def close(actual: Tensor, expected: Tensor, scale: float = 1.0) -> None:
+        torch.testing.assert_close(actual, expected, atol=1e-5 * scale, rtol=1e-4)
 
     queries, keys = weights.shape[2:]
     close(seen.dense(), weights)
@@ -30,6 +30,6 @@ def check_statistics(seen: ll.Seen, weights: Tensor) -> None:
     close(seen.received, weights.sum(2))
     logs = torch.where(weights > 0, weights.log(), 0.0)
     close(seen.entropy, -(weights * logs).sum(-1))
-    away = (torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)).abs()
-    close(seen.distance, (weights * away).sum(-1), scale=keys)
-    close(seen.band, (weights * (away <= 2)).sum(-1))
+    distances = (torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)).abs()
+    close(seen.distance, (weights * distances).sum(-1), scale=keys)
+    close(seen.band, (weights * (distances <= 2)).sum(-1))
