@@ -1,4 +1,4 @@
-"""Recordings to draw, and a real browser to draw them in."""
+"""Recordings to draw, and a browser to draw them in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sentence() -> Recording:
 
 @pytest.fixture(scope="session")
 def hostile() -> Recording:
-    """Two layers of two heads over tokens that mean harm."""
+    """Two layers of two heads over hostile tokens."""
     torch.manual_seed(0)
     weights = torch.rand(2, 2, len(HOSTILE), len(HOSTILE)).softmax(-1)
     return Recording.of_weights(list(weights), HOSTILE, model="<b>model</b>")
@@ -37,7 +37,7 @@ def hostile() -> Recording:
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Page]]:
-    """Opens a recording's page; afterwards no error was printed and no request had left."""
+    """Opens the page of a recording; fails if it prints an error or sends a request."""
     numbers = itertools.count()
     with watched_pages(browser, (1300, 900), ("file:",)) as open_page:
 

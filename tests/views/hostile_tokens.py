@@ -1,4 +1,4 @@
-"""Tokens that mean harm, or are merely hard to draw."""
+"""Tokens that try to inject code, or are hard to draw."""
 
 HOSTILE = [
     "<script>window.hacked = 1</script>",

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 
 def settled(page: Page) -> None:
-    """Wait until the head that was chosen is unpacked and drawn."""
+    """Wait until the chosen head is unpacked and drawn."""
     page.locator("article:not([aria-busy])").first.wait_for(state="attached")
 
 
-def said_at_pixel(page: Page, row: int, column: int, rows: int, columns: int) -> str:
-    """The same where there are so many cells that they are one picture."""
+def tip_at_pixel(page: Page, row: int, column: int, rows: int, columns: int) -> str:
+    """The tip of a cell where the cells are one image."""
     settled(page)
     box = page.locator("svg.heatmap image").bounding_box()
     assert box is not None
@@ -23,8 +23,8 @@ def said_at_pixel(page: Page, row: int, column: int, rows: int, columns: int) ->
     return page.locator(".tip").inner_text()
 
 
-def said_at(page: Page, row: int, column: int, columns: int) -> str:
-    """Point at a cell and read what is said about it."""
+def tip_at(page: Page, row: int, column: int, columns: int) -> str:
+    """Point at a cell and read its tip."""
     settled(page)
     page.locator("svg.heatmap .cells rect").nth(row * columns + column).hover(force=True)
     return page.locator(".tip").inner_text()

@@ -1,4 +1,4 @@
-"""The page in a real browser, opened from a file as a person would."""
+"""The page in a browser, opened from a file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch
 
 import limelight as ll
 from limelight.insight.head_labels import head_labels
+from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
-from views.pointing import said_at, settled
+from views.pointing import settled, tip_at
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -25,7 +26,7 @@ def fills(page: Page) -> list[str]:
     """The colours of the heat map, in reading order."""
     settled(page)
     return page.locator("svg.heatmap .cells rect").evaluate_all(
-        "all => all.map(one => one.getAttribute('fill'))"
+        "all => all.map(cell => cell.getAttribute('fill'))"
     )
 
 
@@ -34,11 +35,11 @@ def test_hover_shows_the_weight_of_the_cell(sentence: Recording, opened: Open) -
     weights = sentence.weights(3, 1)
     tokens = [token.text for token in sentence.tokens]
     for row, column in [(10, 2), (0, 0), (15, 15), (6, 8), (10, 10), (3, 14)]:
-        said = said_at(page, row, column, len(tokens))
-        assert said == f"{tokens[row]} → {tokens[column]} {weights[row, column]:.3f}"
+        tip = tip_at(page, row, column, len(tokens))
+        assert tip == f"{tokens[row]} → {tokens[column]} {weights[row, column]:.3f}"
 
 
-def test_it_opens_at_it_and_animal(sentence: Recording, opened: Open) -> None:
+def test_the_page_opens_at_the_most_salient_link(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
     assert page.get_by_label("Layer", exact=True).input_value() == "3"
     assert page.get_by_label("Head", exact=True).input_value() == "1"
@@ -52,11 +53,11 @@ def test_every_weight_prints_as_the_original(sentence: Recording, opened: Open) 
         page.get_by_label("Head", exact=True).select_option(str(head))
         exact = sentence.weights(layer, head)
         for row, column in [(1, 1), (4, 12), (9, 0), (14, 13)]:
-            said = said_at(page, row, column, exact.shape[1])
-            assert said.split()[-1] == f"{exact[row, column]:.3f}"
+            tip = tip_at(page, row, column, exact.shape[1])
+            assert tip.split()[-1] == f"{exact[row, column]:.3f}"
 
 
-def test_choices_change_the_picture(sentence: Recording, opened: Open) -> None:
+def test_every_control_changes_the_heat_map(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
     pictures = [fills(page)]
 
@@ -82,21 +83,21 @@ def test_words_are_merged_as_the_recording_merges_them(sentence: Recording, open
     exact = merged.weights(3, 1)
     row = words.index("didn't")
     for column in range(len(words)):
-        said = said_at(page, row, column, len(words))
-        assert said.startswith(f"didn't → {words[column]} ")
-        assert float(said.split()[-1]) == pytest.approx(float(exact[row, column]), abs=6e-4)
+        tip = tip_at(page, row, column, len(words))
+        assert tip.startswith(f"didn't → {words[column]} ")
+        assert float(tip.split()[-1]) == pytest.approx(float(exact[row, column]), abs=6e-4)
 
 
 def test_heads_are_sorted_by_what_they_do(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
     labels = head_labels("minilm")
     thumbs = page.locator("svg.heads .thumb")
-    by_layer = thumbs.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    by_layer = thumbs.evaluate_all("all => all.map(thumb => thumb.getAttribute('aria-label'))")
     assert page.locator("svg.heads text", has_text="coref").count() == sum(
         roles[0].startswith("pronoun") for roles in labels.values()
     )
     page.get_by_label("Sort heads").select_option("role")
-    by_role = thumbs.evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
+    by_role = thumbs.evaluate_all("all => all.map(thumb => thumb.getAttribute('aria-label'))")
     previous = [head for head, roles in labels.items() if roles[0] == "previous"]
     assert by_role[: len(previous)] == [
         f"layer {head.replace('.', ', head ')}" for head in previous
@@ -109,7 +110,7 @@ def test_heads_are_sorted_by_what_they_do(sentence: Recording, opened: Open) -> 
     assert chosen.get_attribute("aria-label") == by_role[1]
 
 
-def test_background_is_blank_until_asked_for(sentence: Recording, opened: Open) -> None:
+def test_background_is_blank_unless_switched_on(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
     columns = len(sentence.tokens)
     assert len(set(fills(page)[::columns])) == 1
@@ -117,7 +118,7 @@ def test_background_is_blank_until_asked_for(sentence: Recording, opened: Open) 
     assert len(set(fills(page)[::columns])) > 4
 
 
-def test_a_token_is_locked_and_let_go(sentence: Recording, opened: Open) -> None:
+def test_a_click_locks_a_token_and_escape_releases_it(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
     street = page.get_by_role("button", name="street", exact=True)
     street.click()
@@ -131,7 +132,9 @@ def test_a_token_is_locked_and_let_go(sentence: Recording, opened: Open) -> None
     assert page.locator(".story").inner_text().startswith("cross looks at")
 
 
-def test_everything_is_reached_by_keyboard(sentence: Recording, opened: Open) -> None:
+def test_the_page_works_by_keyboard_and_every_control_has_a_name(
+    sentence: Recording, opened: Open
+) -> None:
     page = opened(sentence)
     page.get_by_role("button", name="it", exact=True).focus()
     page.keyboard.press("Escape")
@@ -154,28 +157,26 @@ def test_everything_is_reached_by_keyboard(sentence: Recording, opened: Open) ->
     assert page.get_by_label("Layer", exact=True).input_value() == "3"
     assert page.get_by_label("Head", exact=True).input_value() == "3"
     nameless = page.locator("button, select, [role=button]").evaluate_all(
-        "all => all.map(one => one.getAttribute('aria-label') || one.textContent)"
+        "all => all.map(element => element.getAttribute('aria-label') || element.textContent)"
         ".filter(name => !name.trim()).length"
     )
     assert nameless == 0
 
 
-def test_links_follow_the_token(sentence: Recording, opened: Open) -> None:
+def test_links_of_one_token_are_fewer_than_those_of_all(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
     assert "0.677" in page.locator("svg.arcs").inner_html()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="street", exact=True).hover()
-    held = page.locator("svg.arcs path").count()
+    of_street = page.locator("svg.arcs path").count()
     page.get_by_role("button", name="it", exact=True).click()
     page.get_by_role("button", name="it", exact=True).click()
     page.locator("h3").first.hover()
-    assert page.locator("svg.arcs path").count() > held
+    assert page.locator("svg.arcs path").count() > of_street
 
 
 def test_steps_show_the_numbers_of_the_computation(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
-    from limelight.ops.lens.sources import Recomputed
-
     source = sentence.seen(3).source
     assert isinstance(source, Recomputed)
     query, key = source.problem.query[0, 1, 10], source.problem.key[0, 1, 2]
@@ -188,7 +189,7 @@ def test_steps_show_the_numbers_of_the_computation(sentence: Recording, opened: 
     assert page.locator(".steps .closing").last.inner_text().split() == ["all", "1.000"]
 
 
-def test_all_heads_are_there_and_can_be_chosen(sentence: Recording, opened: Open) -> None:
+def test_all_heads_are_shown_and_can_be_chosen(sentence: Recording, opened: Open) -> None:
     page = opened(sentence)
     assert page.locator(".thumb").count() == 72
     page.get_by_role("button", name="layer 5, head 11").click()
@@ -198,7 +199,9 @@ def test_all_heads_are_there_and_can_be_chosen(sentence: Recording, opened: Open
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_follows_the_systems_colours(sentence: Recording, opened: Open, scheme: str) -> None:
+def test_the_colour_scheme_follows_the_system_until_chosen(
+    sentence: Recording, opened: Open, scheme: str
+) -> None:
     page = opened(sentence, color_scheme=scheme)
     assert page.locator("article").get_attribute("data-scheme") == scheme
     page.get_by_role("button", name="Auto").click()
@@ -211,24 +214,24 @@ def test_pictures_are_saved_as_svg_and_png(sentence: Recording, opened: Open) ->
     page = opened(sentence)
     for card in ("heatmap", "arcs", "heads"):
         for ending in ("SVG", "PNG"):
-            with page.expect_download() as waiting:
+            with page.expect_download() as download:
                 page.locator(f".card.{card}").get_by_role("button", name=ending).click()
-            saved = Path(waiting.value.path()).read_bytes()
-            assert waiting.value.suggested_filename == f"{card}-layer3-head1.{ending.lower()}"
+            saved = Path(download.value.path()).read_bytes()
+            assert download.value.suggested_filename == f"{card}-layer3-head1.{ending.lower()}"
             if ending == "PNG":
                 assert saved.startswith(b"\x89PNG")
                 assert len(saved) > 3_000
             else:
                 drawn = ElementTree.fromstring(saved)
                 assert drawn.tag.endswith("svg")
-                titles = [one.text or "" for one in drawn.iter() if one.get("class") == "title"]
-                assert [one.split(" · ")[::2] for one in titles] == [["minilm", "layer 3, head 1"]]
+                texts = [node.text or "" for node in drawn.iter() if node.get("class") == "title"]
+                assert [text.split(" · ")[::2] for text in texts] == [["minilm", "layer 3, head 1"]]
             if card != "heads" and ending == "SVG":
                 assert "animal" in saved.decode()
 
 
 @pytest.mark.parametrize("width", [360, 400, 1280])
-def test_nothing_needs_sideways_scrolling_with_all_open(
+def test_the_page_never_scrolls_sideways(
     sentence: Recording, opened: Open, width: int
 ) -> None:
     page = opened(sentence, viewport={"width": width, "height": 740})
@@ -241,7 +244,7 @@ def test_nothing_needs_sideways_scrolling_with_all_open(
     assert card["x"] + card["width"] <= width
 
 
-def test_on_a_phone_what_goes_on_sideways_fades_and_the_steps_fit(
+def test_on_a_phone_wide_panels_fade_at_their_end_and_the_steps_fit(
     sentence: Recording, opened: Open
 ) -> None:
     page = opened(sentence, viewport={"width": 400, "height": 740})
@@ -254,7 +257,7 @@ def test_on_a_phone_what_goes_on_sideways_fades_and_the_steps_fit(
     assert page.get_by_role("columnheader", name="value").is_visible()
 
 
-def test_a_picture_is_lit_where_a_patch_looks(opened: Open) -> None:
+def test_a_picture_is_lit_by_the_weights_of_a_patch(opened: Open) -> None:
     torch.manual_seed(0)
     config = ll.Config.vit(image=(64, 96), patch=16, width=32, layers=3, heads=4)
     model = ll.VisionEncoder(config).eval()
@@ -268,9 +271,9 @@ def test_a_picture_is_lit_where_a_patch_looks(opened: Open) -> None:
     def lit() -> torch.Tensor:
         settled(page)
         veils = page.locator(".patches .patch").evaluate_all(
-            "all => all.map(one => Number(one.getAttribute('fill-opacity')))"
+            "all => all.map(patch => Number(patch.getAttribute('fill-opacity')))"
         )
-        return (1 - torch.tensor(veils) / 0.82) ** 2  # of the brightest
+        return (1 - torch.tensor(veils) / 0.82) ** 2  # relative to the brightest
 
     def brightness(weights: torch.Tensor) -> torch.Tensor:
         return weights[1:].float() / weights[1:].max()
@@ -290,7 +293,7 @@ def test_a_picture_is_lit_where_a_patch_looks(opened: Open) -> None:
     assert "[CLS] is made of" in page.locator(".picture-card .caption").inner_text()
 
 
-def test_tokens_are_held_by_touch(sentence: Recording, opened: Open) -> None:
+def test_several_tokens_are_held_by_touch(sentence: Recording, opened: Open) -> None:
     page = opened(sentence, viewport={"width": 390, "height": 844}, has_touch=True)
     page.get_by_role("button", name="Clear").tap()
     page.get_by_role("button", name="Select several").tap()
@@ -298,9 +301,9 @@ def test_tokens_are_held_by_touch(sentence: Recording, opened: Open) -> None:
         page.locator(".sentence .token", has_text=word).tap()
     both = sentence.row(3, 1, ["because", "tired"])
     both[[0, 4, 14, 15]] = 0
-    told = page.locator(".story").inner_text()
-    assert told.startswith("because + tired look at ")
-    assert f"{sentence.tokens[int(both.argmax())].text} {both.max():.3f}" in told
+    story = page.locator(".story").inner_text()
+    assert story.startswith("because + tired look at ")
+    assert f"{sentence.tokens[int(both.argmax())].text} {both.max():.3f}" in story
     page.locator(".sentence .token", has_text="because").tap()
     assert page.locator(".story").inner_text().startswith("tired looks at ")
     page.get_by_role("button", name="Clear").tap()

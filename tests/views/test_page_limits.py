@@ -1,4 +1,4 @@
-"""The page against hostile tokens, foreign neighbours, long texts; and what it lets out."""
+"""The page with hostile tokens, beside other pages, with long texts; its security policy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from limelight.views.overview import overview
 from limelight.views.page.document import file_parts, head_part, header
 from limelight.views.page.html import FOLDER, page, safe_json
 from views.hostile_tokens import HOSTILE
-from views.pointing import said_at, said_at_pixel
+from views.pointing import tip_at, tip_at_pixel
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -48,32 +48,32 @@ def test_hostile_tokens_are_shown_as_text(hostile: Recording, opened: Open) -> N
         assert whole.startswith(label.rstrip("…"))
         assert len(label) >= min(len(whole), 5)
     for row in range(len(HOSTILE)):
-        assert "→" in said_at(page, row, row, len(HOSTILE))
+        assert "→" in tip_at(page, row, row, len(HOSTILE))
     assert page.evaluate("window.hacked") is None
-    inside = (
+    injected = (
         "document.querySelector('[data-ready]').shadowRoot.querySelectorAll('script, img').length"
     )
-    assert page.evaluate(inside) == 0
+    assert page.evaluate(injected) == 0
     assert page.locator(".model").inner_text() == "<b>model</b>"
-    with page.expect_download() as waiting:
+    with page.expect_download() as download:
         page.locator(".card.heatmap").get_by_role("button", name="SVG").click()
-    drawn = ElementTree.fromstring(Path(waiting.value.path()).read_bytes())
-    assert not [one for one in drawn.iter() if one.tag.endswith("script")]
+    drawn = ElementTree.fromstring(Path(download.value.path()).read_bytes())
+    assert not [element for element in drawn.iter() if element.tag.endswith("script")]
 
 
-def test_the_policy_lets_no_request_out(
+def test_the_policy_blocks_requests_and_other_scripts(
     sentence: Recording, browser: Browser, tmp_path: Path
 ) -> None:
     sentence.save(tmp_path / "page.html")
     page = browser.new_page()
     page.goto((tmp_path / "page.html").as_uri())
-    tries = {
+    attempts = {
         "img-src": "new Image().src = 'http://127.0.0.1:9/a.png'",
         "connect-src": "fetch('http://127.0.0.1:9/').catch(() => 0)",
         "script-src-elem": "const script = document.createElement('script');"
         " script.textContent = 'window.ran = 1'; document.body.append(script)",
     }
-    for directive, code in tries.items():
+    for directive, code in attempts.items():
         blocked = page.evaluate(
             "new Promise(done => { document.addEventListener('securitypolicyviolation',"
             f" event => done(event.effectiveDirective), {{once: true}}); {code} }})"
@@ -83,10 +83,10 @@ def test_the_policy_lets_no_request_out(
     page.close()
 
 
-def test_several_in_a_notebook_do_not_disturb_each_other(
+def test_several_recordings_in_a_notebook_do_not_interfere(
     sentence: Recording, hostile: Recording, opened: Open
 ) -> None:
-    cells = [one._repr_html_() for one in (sentence, hostile, sentence)]
+    cells = [recording._repr_html_() for recording in (sentence, hostile, sentence)]
     outside = (
         "<!doctype html><meta charset=utf-8><style>button{display:none}</style><p>notebook</p>"
     )
@@ -114,7 +114,7 @@ def test_a_sentence_on_twelve_layers_stays_under_a_megabyte() -> None:
 
 @pytest.fixture(scope="module")
 def long() -> Recording:
-    """300 tokens of a story that goes on and on."""
+    """A story of about 300 tokens."""
     cast = ["cat", "queen", "river", "old captain", "violin", "moon", "letter", "garden"]
     deeds = ["saw", "followed", "forgot", "painted", "never quite believed", "sang to"]
     story = " ".join(
@@ -125,7 +125,7 @@ def long() -> Recording:
     return ll.look(story)
 
 
-def test_a_long_text_makes_a_page_that_can_be_sent_and_still_tells_the_weights(
+def test_the_page_of_a_long_text_stays_small_and_shows_exact_weights(
     long: Recording, opened: Open
 ) -> None:
     count = len(long.tokens)
@@ -136,10 +136,10 @@ def test_a_long_text_makes_a_page_that_can_be_sent_and_still_tells_the_weights(
         page.get_by_label("Layer", exact=True).select_option(str(layer))
         page.get_by_label("Head", exact=True).select_option(str(head))
         exact = long.weights(layer, head)
-        places = [divmod(int(k), count) for k in exact.flatten().topk(5).indices]
-        for row, column in [*places, (7, 60), (100, 100), (200, 31), (250, 251), (17, 283)]:
-            said = said_at_pixel(page, row, column, count, count)
-            assert said.split()[-1] == f"{exact[row, column]:.3f}"
+        strongest = [divmod(int(k), count) for k in exact.flatten().topk(5).indices]
+        for row, column in [*strongest, (7, 60), (100, 100), (200, 31), (250, 251), (17, 283)]:
+            tip = tip_at_pixel(page, row, column, count, count)
+            assert tip.split()[-1] == f"{exact[row, column]:.3f}"
     closing = page.locator(".steps .closing").last
     assert closing.inner_text().split() == ["all", "1.000"]
     taken = float(exact[251, sorted(background(long))].sum())
@@ -150,17 +150,17 @@ def test_a_long_text_makes_a_page_that_can_be_sent_and_still_tells_the_weights(
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_a_long_text_is_labelled_and_opens_where_its_link_is(
+def test_a_long_text_has_readable_labels_and_opens_at_its_link(
     long: Recording, opened: Open, width: int
 ) -> None:
     page = opened(long, viewport={"width": width, "height": 740})
-    for side in ("asks", "answers"):
+    for side in ("query", "key"):
         labels = page.locator(f"svg.heatmap .{side}-label")
         assert 15 <= labels.count() <= len(long.tokens)
-        sizes = labels.evaluate_all("all => all.map(one => +one.getAttribute('font-size'))")
+        sizes = labels.evaluate_all("all => all.map(label => +label.getAttribute('font-size'))")
         assert min(sizes) >= 8
-    asker = page.locator(".token.query")
-    assert page.locator("svg.heatmap .query-label").last.text_content() == asker.inner_text()
+    query = page.locator(".token.query")
+    assert page.locator("svg.heatmap .query-label").last.text_content() == query.inner_text()
     link = opening(long)
     shown = page.locator(".token").all_inner_texts()
     assert len(shown) < 80
@@ -177,7 +177,7 @@ def test_a_long_text_is_labelled_and_opens_where_its_link_is(
     assert page.evaluate("scrollY") == 0
 
 
-def test_one_layer_without_a_name_is_said_as_it_is(opened: Open) -> None:
+def test_counts_of_one_are_singular_and_a_missing_model_name_is_left_out(opened: Open) -> None:
     page = opened(Recording.of_weights([torch.eye(2)[None]], ["a", "b"]))
     assert page.locator(".foot").inner_text().startswith("1 layer · 1 head · 2 tokens")
     assert page.locator(".model").count() == 0
@@ -189,23 +189,21 @@ def test_a_causal_model_with_grouped_heads_is_drawn(opened: Open) -> None:
     _, seen = ll.attend(q, k, v, mask=ll.causal(), lens=ll.Lens())
     page = opened(Recording(text, tokens, (seen,), layer_numbers=(7,)))
     assert page.get_by_label("Layer", exact=True).locator("option").all_inner_texts() == ["7"]
-    assert said_at(page, 0, 3, 4) == "one → four 0.000"
+    assert tip_at(page, 0, 3, 4) == "one → four 0.000"
 
 
-def test_two_texts_are_drawn(opened: Open) -> None:
-    """Cross-attention: other tokens ask than answer."""
+def test_cross_attention_between_two_texts_is_drawn(opened: Open) -> None:
     text, tokens = plain_tokens(["the", "cat"])
-    asking, queries = plain_tokens(["le", "chat", "noir"])
+    query_text, queries = plain_tokens(["le", "chat", "noir"])
     weights = torch.tensor([[[0.9, 0.1], [0.2, 0.8], [0.375, 0.625]]])
-    recording = Recording(
-        text, tokens, (ll.Seen.of_weights(weights[None]),), queries=queries, query_text=asking
-    )
+    seen = ll.Seen.of_weights(weights[None])
+    recording = Recording(text, tokens, (seen,), queries=queries, query_text=query_text)
     page = opened(recording)
-    assert said_at(page, 2, 1, 2) == "noir → cat 0.625"
+    assert tip_at(page, 2, 1, 2) == "noir → cat 0.625"
     assert page.locator(".token").all_inner_texts() == ["le", "chat", "noir"]
 
 
-def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numbers(
+def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_an_overview(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("limelight.views.page.document.MOST_WHOLE", 10_000)
@@ -218,9 +216,9 @@ def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numb
     recording = Recording(text, tokens, (seen,), "random")
     link = opening(recording)
     page = opened(recording, viewport={"width": 1280, "height": 1800})
-    said = page.locator(".story").inner_text()
-    assert said.startswith(f"t{link.query}")
-    assert f"t{link.key} {link.weight:.3f}" in said
+    story = page.locator(".story").inner_text()
+    assert story.startswith(f"t{link.query}")
+    assert f"t{link.key} {link.weight:.3f}" in story
     assert page.locator(".heads .caption").inner_text().count("strongest") == 1
     assert page.locator("svg.heatmap .tile").count() == 6
     numbers = overview(recording)
@@ -229,7 +227,7 @@ def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numb
     Console(width=80, file=output).print(terminal.overview(recording, numbers))
     printed = output.getvalue()
     assert f"{numbers.entropy[0]:.2f} bits" in printed
-    bars = page.locator(".layer-bar").evaluate_all("all => all.map(one => one.ariaLabel)")
+    bars = page.locator(".layer-bar").evaluate_all("all => all.map(bar => bar.ariaLabel)")
     assert bars == [
         f"layer 0: {numbers.entropy[0]:.2f} bits",
         f"layer 0: {numbers.distance[0]:,.1f} tokens",
@@ -243,8 +241,8 @@ def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numb
     row, column = part["tiles"][0]["row"], part["tiles"][0]["column"]
     exact = recording.weights(link.layer, link.head)[row : row + 32, column : column + 32]
     for i, j in [(0, 0), (31, 2), (17, 30)]:
-        said = said_at(page, i, j, exact.shape[1])
-        assert said == f"t{row + i} → t{column + j} {exact[i, j]:.3f}"
+        tip = tip_at(page, i, j, exact.shape[1])
+        assert tip == f"t{row + i} → t{column + j} {exact[i, j]:.3f}"
     page.get_by_role("button", name="Whole text").click()
     before = page.locator("svg.heatmap image").get_attribute("href")
     page.get_by_role("button", name="Background", exact=True).click()
@@ -253,22 +251,24 @@ def test_a_text_too_long_for_all_weights_has_a_map_exact_tiles_and_the_same_numb
     assert page.locator(".steps tbody tr").count() == 8
 
 
-def test_no_faint_links_to_tokens_that_cannot_be_seen(opened: Open) -> None:
+def test_links_to_masked_tokens_are_not_drawn(opened: Open) -> None:
     text, tokens = plain_tokens([f"t{k}" for k in range(9)])
     q, k, v = torch.randn(3, 1, 1, 9, 8)
     _, seen = ll.attend(q, k, v, mask=ll.causal(), lens=LENS)
     page = opened(Recording(text, tokens, (seen,)))
     page.keyboard.press("Escape")
     page.get_by_role("button", name="t1", exact=True).hover()
-    assert page.locator("svg.arcs path").count() <= 2
+    assert 0 < page.locator("svg.arcs path").count() <= 2
 
 
-def test_the_modules_can_be_served_one_by_one(sentence: Recording, browser: Browser) -> None:
-    class Quiet(SimpleHTTPRequestHandler):
+def test_the_page_modules_can_be_served_as_separate_files(
+    sentence: Recording, browser: Browser
+) -> None:
+    class QuietHandler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(FOLDER)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(FOLDER)))
     Thread(target=server.serve_forever, daemon=True).start()
     page = browser.new_page()
     page.goto(f"http://127.0.0.1:{server.server_port}/page.css")
@@ -287,6 +287,6 @@ def test_the_modules_can_be_served_one_by_one(sentence: Recording, browser: Brow
     server.server_close()
 
 
-def test_json_cannot_leave_its_script_element() -> None:
+def test_json_cannot_end_its_script_element() -> None:
     text = safe_json({"<!--": "</script>", "amp": "&", "line": "\u2028\u2029"})
     assert not set("<>&\u2028\u2029") & set(text)

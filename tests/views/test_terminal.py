@@ -35,7 +35,7 @@ def pictures(recording: Recording) -> list[object]:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_nothing_passes_eighty_columns(
+def test_no_line_exceeds_eighty_columns(
     sentence: Recording, hostile: Recording, encoding: str
 ) -> None:
     for recording in (sentence, hostile):
@@ -44,7 +44,7 @@ def test_nothing_passes_eighty_columns(
                 assert columns(line) <= 80
 
 
-def test_without_colour_shades_tell_strong_from_weak(sentence: Recording) -> None:
+def test_without_colour_the_strongest_weight_is_a_full_block(sentence: Recording) -> None:
     lines = printed(terminal.heat_map(sentence, 3, 1)).splitlines()
     row = next(line for line in lines if line.startswith(" 10 it"))
     assert row.count("█") == 3
@@ -52,18 +52,18 @@ def test_without_colour_shades_tell_strong_from_weak(sentence: Recording) -> Non
     assert "\x1b" not in "".join(lines)
 
 
-def test_ascii_shows_tenths_of_the_greatest(sentence: Recording) -> None:
+def test_ascii_shows_tenths_of_the_largest_weight(sentence: Recording) -> None:
     text = printed(terminal.heat_map(sentence, 3, 1), encoding="ascii")
     row = next(line for line in text.splitlines() if line.startswith(" 10 it"))
     assert row.split()[2:].count("9") == 1
 
 
-def test_colour_is_one_block_a_cell(sentence: Recording) -> None:
+def test_the_strongest_weight_has_the_top_colour_of_the_scale(sentence: Recording) -> None:
     text = printed(terminal.heat_map(sentence, 3, 1), colour=True)
-    assert "\x1b[48;2;247;254;157m" in text  # the strongest: the top of the scale
+    assert "\x1b[48;2;247;254;157m" in text
 
 
-def test_links_say_who_looks_at_whom(sentence: Recording) -> None:
+def test_links_name_head_query_key_and_weight(sentence: Recording) -> None:
     text = printed(terminal.links(sentence, sentence.strongest(200).links))
     assert any(
         "layer 3 head 1" in line and "it" in line and "animal" in line and "0.677" in line
@@ -71,14 +71,14 @@ def test_links_say_who_looks_at_whom(sentence: Recording) -> None:
     )
 
 
-def test_the_chosen_head_is_bracketed(sentence: Recording) -> None:
+def test_the_chosen_head_is_in_brackets(sentence: Recording) -> None:
     lines = printed(terminal.all_heads(sentence, (3, 1))).splitlines()
     chosen = [line for line in lines if "[" in line]
     assert len(chosen) == 1
     assert chosen[0].startswith(" layer  3")
 
 
-def test_hostile_tokens_send_nothing_to_the_terminal(hostile: Recording) -> None:
+def test_hostile_tokens_send_no_control_characters_to_the_terminal(hostile: Recording) -> None:
     for picture in pictures(hostile):
         text = printed(picture)
         assert not {"\x1b", "\x07", "\x00", "\u202e", "\t"} & set(text)
@@ -98,7 +98,7 @@ def test_a_long_text_is_pooled_to_the_width() -> None:
     assert len(lines) < 60
     assert sum("█" in line for line in lines[:-1]) == 1
     assert max(columns(line) for line in lines) <= 80
-    # The first token draws half of everything and is set apart: what is left is the one link.
+    # The first token receives half of everything and is background: one link is left.
     assert printed(terminal.all_heads(recording)).splitlines() == [
         "     head  0  ",
         " layer  0  ██ ",
@@ -106,10 +106,10 @@ def test_a_long_text_is_pooled_to_the_width() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "cell"), [(20, 3), (31, 2), (48, 1), (60, 1)])
-def test_columns_are_numbered_however_narrow_they_are(tokens: int, cell: int) -> None:
+def test_columns_are_numbered_at_every_cell_width(tokens: int, cell: int) -> None:
     recording = Recording.of_weights([torch.eye(tokens)[None]], [f"t{k}" for k in range(tokens)])
     ruler, first, *_ = printed(terminal.heat_map(recording, 0, 0)).splitlines()
-    numbers = [int(one) for one in ruler.split()]
+    numbers = [int(number) for number in ruler.split()]
     assert numbers == list(range(0, tokens, 1 if cell == 3 else 5))
     for number in numbers:
         above = ruler[first.index("█") + number * cell :]
@@ -120,7 +120,7 @@ def test_columns_are_numbered_however_narrow_they_are(tokens: int, cell: int) ->
 def test_pooled_columns_are_numbered_by_their_first_token() -> None:
     recording = Recording.of_weights([torch.eye(500)[None]], [f"t{k}" for k in range(500)])
     ruler, *_ = printed(terminal.heat_map(recording, 0, 0)).splitlines()
-    numbers = [int(one) for one in ruler.split()]
+    numbers = [int(number) for number in ruler.split()]
     assert numbers[:3] == [0, 35, 71]
     assert numbers[-1] > 400
 
