@@ -48,9 +48,9 @@ def stream(
 ) -> Iterator[str] | Iterator[tuple[str, Recording]]:
     """`generate` for one prompt, yielding the text piece by piece as it is written.
 
-    The pieces joined are the text that `generate` gives; text that may become a stop string is held
-    back until it is clear that it does not. Beams cannot be streamed: which of them is the
-    best is known only at the end.
+    Joined, the pieces are the text that `generate` returns; text that may become a stop string is
+    held back until it is clear that it does not. Beams cannot be streamed: the best of them is
+    known only at the end.
 
     With a lens each token comes with what it attended to while it was written: a `Recording` with
     one query, the new token, over the text before it (of a transformer: over the source). Its row

@@ -237,7 +237,7 @@ def _narrow(character: str) -> str:
 
 
 def _coarser(table: Tensor, most: int) -> Tensor:
-    """At most so many rows, each the maximum of the rows that fall into it."""
+    """The table pooled to at most `most` rows, each the maximum of several."""
     count = table.shape[0]
     if count <= most:
         return table
@@ -301,7 +301,7 @@ class Quotes:
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of a text, in at most so many columns."""
+    """The end of a text, at most `width` columns wide."""
     while width_of(text) > width:
         text = text[1:]
     return text

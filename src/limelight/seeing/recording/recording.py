@@ -52,7 +52,7 @@ class Link(NamedTuple):
 
 
 class Strongest(NamedTuple):
-    """The links of largest weight; those of the background are listed apart."""
+    """The links of largest weight; background links are listed separately."""
 
     links: list[Link]
     background: list[Link]
@@ -251,7 +251,7 @@ class Recording:
         )
 
     def strongest(self, n: int = 10) -> Strongest:
-        """The n links of largest weight, background kept apart: see `insight.salience`."""
+        """The n links of largest weight, background listed separately: see `insight.salience`."""
         salience = importlib.import_module("limelight.insight.salience")
         return salience.strongest(self, n)
 

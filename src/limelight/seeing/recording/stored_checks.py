@@ -86,7 +86,7 @@ def check_call(problem: Problem, extent: Extent, dtype: torch.dtype) -> None:
             check_broadcast(name, table, "b h i j", tuple(extent))
             check_tensor(name, table, table.shape)
     if problem.sinks is not None and problem.lse is not None:
-        raise FileError("sinks beside a log-sum-exp: one of the two normalises the rows")
+        raise FileError("found sinks and a log-sum-exp, expected only one of them")
 
 
 def check_flow(flow: Flow, extent: Extent) -> None:

@@ -48,8 +48,7 @@ def origins(before: Piece, after: Piece) -> Tensor | None:
 def rows_before(calls: Sequence[Sequence[Tensor]]) -> list[list[int]]:
     """The row of the call before that each row of a call continues, for each call but the first.
 
-    `calls` holds what `origins` gave in every layer: a row has the keys of its origin in all of
-    them.
+    `calls` holds the `origins` of every layer: a row has the keys of its origin in all of them.
     """
     before: list[list[int]] = []
     for layers in calls:

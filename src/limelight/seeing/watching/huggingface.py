@@ -179,7 +179,7 @@ def _unserved_configs(parts: list[Any]) -> list[Any]:
             for module in part.modules()
             if module not in nested and is_named_attention(module)
         }
-        if attending:  # a head around a model says nothing about it
+        if attending:  # a wrapper without attention of its own does not count
             own = all(
                 is_own_attention(kind, sys.modules.get(kind.__module__)) for kind in attending
             )

@@ -163,7 +163,7 @@ def description(
 def head_part(
     recording: Recording, layer: int, head: int, detail: Detail | None = None
 ) -> dict[str, Any]:
-    """What a page needs of one head; all there is, unless a detail says less."""
+    """What a page needs of one head: all of it, unless `detail` limits it."""
     size = len(recording.queries) * len(recording.tokens)
     detail = detail or Detail(whole=size <= MOST_WHOLE, fine=size <= MOST_FINE)
     if recording.seen(layer).source is None:

@@ -66,7 +66,7 @@ def _host(header: dict[str, Any], parts: Iterable[dict[str, Any]]) -> Iterator[s
 
 
 def safe_json(value: object) -> str:
-    """JSON that may stand inside a script element: no character in it can end that element.
+    """JSON that can be embedded in a script element: no character in it can end that element.
 
     >>> safe_json("</script> & \\u2028")
     '"\\\\u003c/script\\\\u003e \\\\u0026 \\\\u2028"'

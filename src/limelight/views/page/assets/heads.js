@@ -101,11 +101,11 @@ export function createHeads(store, spec) {
   }
 
   function thumb(/** @type {import("./view.js").View} */ view, /** @type {number} */ layer, /** @type {number} */ head, /** @type {number} */ x, /** @type {number} */ y, /** @type {number} */ side) {
-    const place = { x, y, width: side, height: side };
+    const box = { x, y, width: side, height: side };
     const image = svg("image", {
-      ...place, href: paintThumb(view, layer * heads + head), preserveAspectRatio: "none", "image-rendering": "pixelated",
+      ...box, href: paintThumb(view, layer * heads + head), preserveAspectRatio: "none", "image-rendering": "pixelated",
     });
-    const edge = svg("rect", { ...place, rx: 3, fill: "none", stroke: view.palette.line });
+    const edge = svg("rect", { ...box, rx: 3, fill: "none", stroke: view.palette.line });
     const group = svg("g", {
       class: "thumb", role: "button", tabindex: -1, "aria-label": name(layer, head),
       click: () => store.set({ layer, head }),
