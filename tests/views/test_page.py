@@ -231,9 +231,7 @@ def test_pictures_are_saved_as_svg_and_png(sentence: Recording, opened: Open) ->
 
 
 @pytest.mark.parametrize("width", [360, 400, 1280])
-def test_the_page_never_scrolls_sideways(
-    sentence: Recording, opened: Open, width: int
-) -> None:
+def test_the_page_never_scrolls_sideways(sentence: Recording, opened: Open, width: int) -> None:
     page = opened(sentence, viewport={"width": width, "height": 740})
     assert page.evaluate("document.scrollingElement.scrollWidth") <= width
     page.locator("details.every summary").click()

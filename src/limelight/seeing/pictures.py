@@ -124,7 +124,9 @@ def load_vision(path: Path) -> tuple[nn.Module, Normalisation]:
     try:
         from transformers import AutoModel
     except ImportError as error:
-        raise UnavailableError("vision models need transformers: pip install transformers") from error
+        raise UnavailableError(
+            "vision models need transformers: pip install transformers"
+        ) from error
     try:
         model = AutoModel.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError) as error:

@@ -85,8 +85,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[str, li
         text = text[:start] + after[shared:]
         # The bytes of one character share its span.
         spans = [
-            (min(begin, start), len(text)) if end > start else (begin, end)
-            for begin, end in spans
+            (min(begin, start), len(text)) if end > start else (begin, end) for begin, end in spans
         ]
         spans.append((start, len(text)))
     return text, spans
