@@ -81,17 +81,17 @@ def test_a_text_beyond_the_limits_is_cut_or_refused(
 
 
 @pytest.mark.parametrize(
-    ("config", "recorded"),
+    ("kind", "config", "recorded"),
     [
-        (ll.Config.llama, (Window(8, 0, 8), Window(4, 4, 8))),
-        (ll.Config.transformer2017, (Window(6, 0, 8), Window(6, 4, 8))),
+        (ll.Decoder, ll.Config.llama, (Window(8, 0, 8), Window(4, 4, 8))),
+        (ll.Transformer, ll.Config.transformer2017, (Window(6, 0, 8), Window(6, 4, 8))),
     ],
 )
-def test_a_token_is_recorded_in_the_window_that_shows_most_of_its_context(config, recorded) -> None:
+def test_a_token_is_recorded_in_the_window_that_shows_most_of_its_context(kind, config, recorded):
     """A decoder's tokens see those before them, those of an encoder see both ways."""
     tokens = Tokens.characters("abc")
     sizes = {"vocabulary": len(tokens), "width": 16, "layers": 2, "heads": 2, "context": 8}
-    model = (ll.Decoder if config is ll.Config.llama else ll.Transformer)(config(**sizes)).eval()
+    model = kind(config(**sizes)).eval()
     model.tokens = tokens
     assert read(model, "abc" * 4, stride=4).recording.windows == recorded
 
