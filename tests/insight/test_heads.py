@@ -72,6 +72,16 @@ def test_single_weights_and_sums_are_those_of_the_dense_weights(mask: Any, alibi
     torch.testing.assert_close(measures.visible_counts(seen), (dense[0, 0] > 0).sum(-1).double())
 
 
+@pytest.mark.parametrize("low", [-1e9, -1e5, torch.finfo(torch.float32).min])
+def test_single_weights_are_exact_where_all_scores_of_a_row_are_large(low: float) -> None:
+    """log n is lost beside them in a float32 log-sum-exp: each weight was 1 instead of 1/n."""
+    q, k, v = (torch.randn(1, 2, 40, 8) for _ in range(3))
+    _, seen = ll.attend(q, k, v, bias=torch.full((40, 40), low), lens=ll.Lens())
+    queries, keys = torch.randint(40, (2, 90))
+    found = measures.pair_weights(seen, queries, keys)
+    torch.testing.assert_close(found, seen.dense()[:, :, queries, keys])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_sums_over_keys_count_sinks(dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(1, 2, 9, 8).to(dtype) for _ in range(3))

@@ -1,8 +1,8 @@
 """What is measured of every head: sums that merge, so that a corpus of any size streams through.
 
 Every measure is taken twice, on the half that a head is chosen by and on the held-out half.
-Memory is linear in a text: single weights are exp(score_ij − lse_i), sums over keys are the
-attention of a value of one channel, and the strongest keys are the lens's.
+Memory is linear in a text: single weights are recomputed some rows at a time, sums over keys are
+the attention of a value of one channel, and the strongest keys are the lens's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from limelight.insight.probes import RELATIONS, Needle, Sentence
 from limelight.insight.runner import Runner, layer_of
 from limelight.ops.attend import compute
-from limelight.ops.backends.reference import scores_of
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.seen import Seen
 from limelight.ops.lens.sources import Recomputed
@@ -77,22 +76,16 @@ def watch_rows(
 
 
 def pair_weights(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
-    """Single weights, exp(score_ij − lse_i): `b h p` for p pairs; 0 where they are masked."""
-    problem = _problem(seen)
-    group = seen.extent.h // problem.key.shape[1]
-    key = problem.key[:, :, keys].repeat_interleave(group, dim=1)
-    similarity = (problem.query[:, :, queries] * key).sum(-1)
+    """Single weights: `b h p` for p pairs; 0 where they are masked.
 
-    def of_pairs(table: Tensor | None) -> Tensor | None:
-        return None if table is None else table.expand(seen.extent)[:, :, queries, keys]
-
-    behind = queries + (seen.extent.j - seen.extent.i) - keys
-    scores = scores_of(problem, similarity, of_pairs(problem.bias), behind)
-    weights = torch.exp(scores - seen.lse[:, :, queries])
-    factors = of_pairs(problem.factors)
-    if factors is not None:
-        weights = weights * factors
-    return weights * allowed_pairs(seen, queries, keys)
+    From whole rows that the Seen recomputes, in tiles: exp(score − lse) would lose log n where the
+    scores of a row are large, because the float32 lse is rounded as they are.
+    """
+    weights = torch.empty(*seen.extent[:2], len(queries), dtype=seen.dtype, device=seen.device)
+    for first, tile in seen.in_tiles():
+        in_tile = (queries >= first) & (queries < first + tile.shape[2])
+        weights[:, :, in_tile] = tile[:, :, queries[in_tile] - first, keys[in_tile]]
+    return weights
 
 
 def allowed_pairs(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
