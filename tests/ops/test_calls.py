@@ -1,4 +1,4 @@
-"""The seam: interceptors nest, compose, belong to their context, and may change a call."""
+"""Interceptors nest, compose, belong to their context, and may change a call."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def call(**options: Any) -> AttentionCall:
     return AttentionCall(q, k, v, **{"mask": ll.causal(), **options})
 
 
-def weights(of: AttentionCall) -> Tensor:
-    return run_seen(of)[1].dense()
+def weights(call: AttentionCall) -> Tensor:
+    return run_seen(call)[1].dense()
 
 
-def run_seen(of: AttentionCall) -> tuple[Tensor, ll.Seen]:
-    return of.attend(lens=ll.Lens())
+def run_seen(call: AttentionCall) -> tuple[Tensor, ll.Seen]:
+    return call.attend(lens=ll.Lens())
 
 
-def attend_by(of: Tensor, value: Tensor) -> Tensor:
-    return of @ value.repeat_interleave(2, 1)
+def weighted(weights: Tensor, value: Tensor) -> Tensor:
+    return weights @ value.repeat_interleave(2, 1)
 
 
 class Recorder:
@@ -42,14 +42,14 @@ class Recorder:
     def __init__(self, lens: ll.Lens | None = None) -> None:
         self.lens, self.seen = lens or ll.Lens(top=1), list[ll.Seen]()
 
-    def __call__(self, of: AttentionCall) -> Tensor:
-        output, seen = of.attend(lens=self.lens)
+    def __call__(self, call: AttentionCall) -> Tensor:
+        output, seen = call.attend(lens=self.lens)
         self.seen.append(seen)
         return output
 
 
-def cut(of: AttentionCall) -> Tensor:
-    return of.without(PAIR).attend()
+def cut(call: AttentionCall) -> Tensor:
+    return call.without(PAIR).attend()
 
 
 @pytest.mark.parametrize("cut_first", [True, False])
@@ -72,10 +72,10 @@ def test_a_link_cut_shows_zero_under_look(names_model: bool) -> None:
     before = ll.look(text, model).weights(3, 1)
     query, key = divmod(int(before.argmax()), len(before))
 
-    def at_layer(of: AttentionCall) -> Tensor:
-        return of.without([(query, key)], heads=[1]).attend() if of.layer == 3 else of.attend()
+    def cut_at_layer(call: AttentionCall) -> Tensor:
+        return (call.without([(query, key)], heads=[1]) if call.layer == 3 else call).attend()
 
-    with ll.intercept(at_layer, model if names_model else None):
+    with ll.intercept(cut_at_layer, model if names_model else None):
         recording = ll.look(text, model)
     assert float(before[query, key]) > 0.5
     assert float(recording.weights(3, 1)[query, key]) == 0
@@ -84,18 +84,18 @@ def test_a_link_cut_shows_zero_under_look(names_model: bool) -> None:
 
 
 def test_two_lenses_see_the_same_call() -> None:
-    one, two = Recorder(ll.Lens(top=2)), Recorder(ll.Lens(received=True))
-    with ll.intercept(one), ll.intercept(two):
+    first, second = Recorder(ll.Lens(top=2)), Recorder(ll.Lens(received=True))
+    with ll.intercept(first), ll.intercept(second):
         run(call())
-    assert one.seen[0].top.weights.shape == (1, 4, 6, 2)
-    assert torch.allclose(two.seen[0].received, one.seen[0].dense().sum(-2), atol=1e-5)
+    assert first.seen[0].top.weights.shape == (1, 4, 6, 2)
+    assert torch.allclose(second.seen[0].received, first.seen[0].dense().sum(-2), atol=1e-5)
 
 
-def test_an_exception_ends_an_interceptor() -> None:
+def test_an_exception_removes_the_interceptor() -> None:
     def fail(_: AttentionCall) -> Tensor:
-        raise RuntimeError("on the way")
+        raise RuntimeError("interceptor failed")
 
-    with pytest.raises(RuntimeError, match="on the way"), ll.intercept(fail):
+    with pytest.raises(RuntimeError, match="interceptor failed"), ll.intercept(fail):
         run(call())
     assert not intercepted()
     assert torch.equal(run(call()), call().attend())
@@ -116,10 +116,9 @@ def test_threads_and_tasks_do_not_see_one_anothers_interceptors() -> None:
             run(call())
 
     async def both() -> tuple[Recorder, Recorder]:
-        one, two = Recorder(), Recorder()
-        first, second = asyncio.Event(), asyncio.Event()
-        await asyncio.gather(task(one, first, second), task(two, second, first))
-        return one, two
+        recorders, events = (Recorder(), Recorder()), (asyncio.Event(), asyncio.Event())
+        await asyncio.gather(task(recorders[0], *events), task(recorders[1], *events[::-1]))
+        return recorders
 
     assert [len(recorder.seen) for recorder in asyncio.run(both())] == [1, 1]
 
@@ -134,9 +133,9 @@ def test_other_contexts_of_a_thread_keep_pytorchs_own_attention() -> None:
     assert torch.equal(found, expected)
 
 
-def test_an_output_may_be_replaced_and_a_lens_outside_says_so() -> None:
-    def zeros(of: AttentionCall) -> Tensor:
-        return torch.zeros_like(of.query)
+def test_an_output_may_be_replaced_and_a_lens_then_raises() -> None:
+    def zeros(call: AttentionCall) -> Tensor:
+        return torch.zeros_like(call.query)
 
     with ll.intercept(zeros):
         assert not run(call()).any()
@@ -149,26 +148,24 @@ def test_an_output_may_be_replaced_and_a_lens_outside_says_so() -> None:
 
 
 def test_a_changed_scale_and_mask_are_used() -> None:
-    with ll.intercept(lambda of: of.replace(scale=2.0, mask=None).attend()):
+    with ll.intercept(lambda call: call.replace(scale=2.0, mask=None).attend()):
         output = run(call())
     assert torch.allclose(output, call(scale=2.0, mask=None).attend(), atol=1e-6)
 
 
 @pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, -1.0, 2.0, 0.0])])
 @pytest.mark.parametrize("bias", [None, ll.alibi(4)])
-def test_links_cut_with_and_without_rows_that_sum_as_before(
-    sinks: Tensor | None, bias: Any
-) -> None:
+def test_cut_links_with_and_without_renormalising(sinks: Tensor | None, bias: Any) -> None:
     plain = call(sinks=sinks, bias=bias)
     before = weights(plain)
     heads = torch.tensor([False, True, False, True])
-    gone = torch.zeros_like(before, dtype=torch.bool)
-    gone[:, heads, 4, 2] = True
-    kept = before.masked_fill(gone, 0.0)
+    is_cut = torch.zeros_like(before, dtype=torch.bool)
+    is_cut[:, heads, 4, 2] = True
+    kept = before.masked_fill(is_cut, 0.0)
     output, seen = run_seen(plain.without(PAIR, heads=[1, 3], renormalise=False))
     assert torch.allclose(seen.dense(), kept, atol=1e-6)
     assert torch.allclose(seen.tile(slice(3, 6), slice(1, 4)), kept[:, :, 3:6, 1:4], atol=1e-6)
-    assert torch.allclose(output, attend_by(kept, plain.value), atol=1e-5)
+    assert torch.allclose(output, weighted(kept, plain.value), atol=1e-5)
     if sinks is None:
         again = weights(plain.without(PAIR, heads=[1, 3]))
         assert torch.allclose(again, kept / kept.sum(-1, keepdim=True), atol=1e-6)
@@ -181,7 +178,7 @@ def test_weights_scaled_after_softmax(factors: Tensor, bias: Any) -> None:
     expected = weights(plain) * factors
     output, seen = run_seen(plain.scaled(factors, renormalise=False))
     assert torch.allclose(seen.dense(), expected, atol=1e-5)
-    assert torch.allclose(output, attend_by(expected, plain.value), atol=1e-5)
+    assert torch.allclose(output, weighted(expected, plain.value), atol=1e-5)
     total = expected.sum(-1, keepdim=True)
     again = torch.where(total > 0, expected / total, 0.0)
     assert torch.allclose(weights(plain.scaled(factors)), again, atol=1e-5)
@@ -210,7 +207,7 @@ def test_gradients_flow_through_a_changed_call() -> None:
     assert torch.isfinite(query.grad).all()
 
 
-def test_the_drop_ins_are_seen() -> None:
+def test_calls_of_the_drop_ins_are_intercepted() -> None:
     recorder = Recorder()
     x, y = torch.randn(2, 3, 5, 8), torch.randn(2, 5, 16)
     attention = ll.MultiheadAttention(16, 2, batch_first=True)
@@ -218,27 +215,28 @@ def test_the_drop_ins_are_seen() -> None:
     layer.self_attn = attention
     with ll.intercept(recorder), torch.no_grad():
         ll.scaled_dot_product_attention(x, x, x, is_causal=True)
-        _, given = attention(y, y, y, average_attn_weights=False)
+        _, returned = attention(y, y, y, average_attn_weights=False)
         layer(y)  # whose own fast path would not call it
     assert [seen.extent[1] for seen in recorder.seen] == [3, 2, 2]
-    assert torch.allclose(given, recorder.seen[1].dense(), atol=1e-6)
+    assert torch.allclose(returned, recorder.seen[1].dense(), atol=1e-6)
 
 
-def test_a_call_knows_where_it_comes_from() -> None:
+def test_a_call_names_its_module_layer_and_forward_pass() -> None:
     model = ll.Decoder(
         ll.Config(kind="decoder", vocabulary=11, context=8, width=16, layers=2, heads=2)
     )
-    places: list[tuple[str, int | None, int]] = []
+    sites: list[tuple[str, int | None, int, int]] = []
 
-    def note(of: AttentionCall) -> Tensor:
-        places.append((of.path, of.layer, of.occurrence))
-        return of.attend()
+    def record(call: AttentionCall) -> Tensor:
+        sites.append((call.path, call.layer, call.occurrence, call.forward))
+        return call.attend()
 
-    with ll.intercept(note, model):
+    with ll.intercept(record, model):
         for _ in range(2):
             model(torch.tensor([[1, 2, 3]]))
-    assert [layer for _, layer, _ in places] == [0, 1, 0, 1]
-    assert {occurrence for *_, occurrence in places} == {0}
+    paths = {path for path, *_ in sites}
+    assert paths == {name for name, part in model.named_modules() if isinstance(part, ll.Attention)}
+    assert [site[1:] for site in sites] == [(0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1)]
 
 
 def test_wrong_changes_are_named(untyped: None) -> None:
@@ -255,7 +253,7 @@ def test_wrong_changes_are_named(untyped: None) -> None:
 
 
 def test_without_interceptors_no_call_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the seam costs nothing where nobody looks on."""
+    """So that calls which nothing intercepts cost nothing more."""
 
     def described(*_: object, **__: object) -> None:
         raise AssertionError("a call was described")

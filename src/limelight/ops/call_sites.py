@@ -1,4 +1,4 @@
-"""The call sites of attention in a model: module, stack, layer, and which call of the forward."""
+"""The call sites of attention in a model: module, stack, layer, and which call of the pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from limelight.errors import OptionError
 from limelight.ops.uncompiled import WRAPPED, uncompiled_module
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
-_ENDING = re.compile(r"(?<=_)\d+(?=\.|$)")
+_NUMBERED_ENDING = re.compile(r"(?<=_)\d+(?=\.|$)")
 
 
 def stack_and_layer(path: str) -> tuple[str, int | None]:
@@ -30,10 +30,7 @@ def stack_and_layer(path: str) -> tuple[str, int | None]:
     >>> stack_and_layer("attention")
     ('attention', None)
     """
-    number = _NUMBER.search(path)
-    if number is None:
-        return path, None
-    return f"{path[: number.start()]}*{path[number.end() :]}", int(number.group())
+    return next(iter(_candidates(path, _NUMBER)), (path, None))
 
 
 class CallSite(NamedTuple):
@@ -51,11 +48,11 @@ class CallSite(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Forward:
-    """One forward pass: from where the outermost module begins to where it ends."""
+    """One forward pass: from the beginning to the end of the outermost module."""
 
     number: int
     calls: Counter[Any] = field(default_factory=Counter[Any])
-    """so far: by (module, path), and by stack where layers share modules"""
+    """how many so far, by (module, path), and by stack where layers share modules"""
 
 
 class _Running(NamedTuple):
@@ -65,7 +62,7 @@ class _Running(NamedTuple):
     modules: tuple[nn.Module, ...] = ()
     """outermost first"""
     mode: AbstractContextManager[Any] | None = None
-    """what was entered with the outermost"""
+    """the mode entered with the outermost"""
 
 
 _running: ContextVar[Mapping[CallSites, _Running]] = ContextVar(
@@ -74,12 +71,12 @@ _running: ContextVar[Mapping[CallSites, _Running]] = ContextVar(
 
 Begin = Callable[[nn.Module, str, tuple[Any, ...], dict[str, Any]], None]
 """Takes a module of the model that begins, its path, and its arguments."""
-End = Callable[[nn.Module, str], None]
-"""Takes a module that ended, or failed, and its path."""
+Mode = Callable[[], AbstractContextManager[Any]]
+"""Makes the mode of one forward pass."""
 
 
 class CallSites:
-    """Where each module of a model stands, which of them run, and how often they attended.
+    """The paths of a model's modules, which of them run, and how often each attended.
 
     A call belongs to the innermost module that runs. Its layer is the number in the module's path;
     further calls of the module in the same forward pass are further occurrences of that layer.
@@ -92,7 +89,7 @@ class CallSites:
             raise OptionError(f"model must be a torch.nn.Module, found {type(model).__name__}")
         self.model = uncompiled_module(model)
         self.paths = _paths(self.model)
-        """all names of each module; under another name for the whole stack it is the same"""
+        """by module: several where it is listed under several layer numbers of one stack"""
         self._layers = _layers(itertools.chain.from_iterable(self.paths.values()))
         self._shared = _shared_stacks(self.paths, self._layers)
         known = [layer + 1 for _, layer in self._layers.values() if layer is not None]
@@ -101,47 +98,21 @@ class CallSites:
         self._forwards = itertools.count()
 
     @contextmanager
-    def following(
-        self,
-        begin: Begin | None = None,
-        end: End | None = None,
-        mode: Callable[[], AbstractContextManager[Any]] | None = None,
-    ) -> Generator[None]:
+    def tracking(self, begin: Begin | None = None, mode: Mode | None = None) -> Generator[None]:
         """Within the block, know which module runs, in this context only.
 
         Args:
-            begin: is called when a module begins.
-            end: is called when a module has ended, or failed.
-            mode: makes what is entered for each forward pass, in the thread that runs it.
+            begin: called when a module begins.
+            mode: entered for each forward pass, in the thread that runs it.
         """
 
+        # Closures rather than partial methods: a copy of a hooked module must not copy the model.
         def enter(module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-            current = _running.get()
-            running = current.get(self)
-            if running is None:  # another thread or task, which is not followed
-                return
-            if running.forward is None:
-                entered = None if mode is None else mode()
-                if entered is not None:
-                    entered.__enter__()
-                running = _Running(_Forward(next(self._forwards)), (), entered)
-            running = running._replace(modules=(*running.modules, module))
-            _running.set({**current, self: running})
-            if begin is not None:
+            if self._enter(module, mode) and begin is not None:
                 begin(module, self.paths[module][0], args, options)
 
         def leave(module: nn.Module, *_: Any) -> None:
-            current = _running.get()
-            running = current.get(self)
-            if running is None or module not in running.modules:
-                return
-            depth = len(running.modules) - 1 - running.modules[::-1].index(module)
-            rest = running._replace(modules=running.modules[:depth]) if depth else _Running()
-            _running.set({**current, self: rest})
-            if not depth and running.mode is not None:
-                running.mode.__exit__(None, None, None)
-            if end is not None:
-                end(module, self.paths[module][0])
+            self._leave(module)
 
         hooks = [
             hook
@@ -160,16 +131,43 @@ class CallSites:
             for hook in hooks:
                 hook.remove()
 
+    def _enter(self, module: nn.Module, mode: Mode | None) -> bool:
+        """Record that a module begins; False in a thread or task that is not tracked."""
+        current = _running.get()
+        running = current.get(self)
+        if running is None:
+            return False
+        if running.forward is None:
+            entered = None if mode is None else mode()
+            if entered is not None:
+                entered.__enter__()
+            running = _Running(_Forward(next(self._forwards)), (), entered)
+        running = running._replace(modules=(*running.modules, module))
+        _running.set({**current, self: running})
+        return True
+
+    def _leave(self, module: nn.Module) -> None:
+        """Record that a module ended, or failed."""
+        current = _running.get()
+        running = current.get(self)
+        if running is None or module not in running.modules:
+            return
+        depth = len(running.modules) - 1 - running.modules[::-1].index(module)
+        rest = running._replace(modules=running.modules[:depth]) if depth else _Running()
+        _running.set({**current, self: rest})
+        if not depth and running.mode is not None:
+            running.mode.__exit__(None, None, None)
+
     @property
     def forward(self) -> int:
-        """The number of the forward pass that runs."""
+        """The number of the running forward pass, or a new one where none runs."""
         running = _running.get().get(self, _Running())
         return next(self._forwards) if running.forward is None else running.forward.number
 
     def site(self, module: nn.Module | None) -> CallSite | None:
         """The site of a call that begins now, or None where it is made outside of this model.
 
-        A caller that does not say which module it is (`module` None) is the innermost that runs.
+        Where the caller does not name its module, it is the innermost one that runs.
         """
         running = _running.get().get(self, _Running())
         if module is None and running.modules:
@@ -178,10 +176,10 @@ class CallSites:
             return None
         forward = running.forward or _Forward(next(self._forwards))
         paths = self._paths_within(module, running.modules)
-        before = forward.calls[module, paths[0]]
+        earlier = forward.calls[module, paths[0]]
         forward.calls[module, paths[0]] += 1
-        occurrence, which = divmod(before, len(paths))
-        path = paths[which]
+        occurrence, index = divmod(earlier, len(paths))
+        path = paths[index]
         stack, layer = self._layers[path]
         if stack in self._shared:
             occurrence, layer = divmod(forward.calls[stack], self._shared[stack])
@@ -193,30 +191,31 @@ class CallSites:
         return self._layers.get(path, (path, None))
 
     def _paths_within(self, module: nn.Module, running: tuple[nn.Module, ...]) -> list[str]:
-        """The names of a module below the innermost module that runs and has one name only."""
+        """The paths of a module below the innermost running module that has a single path."""
         paths = self.paths[module]
         if len(paths) == 1:
             return paths
-        for around in reversed(running):
-            if around is not module and len(self.paths[around]) == 1:
-                within = [path for path in paths if is_within(path, self.paths[around][0])]
+        for outer in reversed(running):
+            if outer is not module and len(self.paths[outer]) == 1:
+                within = [path for path in paths if is_within(path, self.paths[outer][0])]
                 return within or paths
         return paths
 
 
-def is_within(path: str, around: str) -> bool:
-    """Whether a module's path lies at or below another's.
+def is_within(path: str, outer: str) -> bool:
+    """Whether a module's path is at or below another's.
 
     >>> is_within("model.layers.1", "model"), is_within("model2", "model")
     (True, False)
     """
-    return around in ("", path) or path.startswith(around + ".")
+    return outer in ("", path) or path.startswith(outer + ".")
 
 
 def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
+    """Each module's paths; a second name for a whole stack, as of tied modules, adds none."""
     paths: dict[nn.Module, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
-        if uncompiled_module(module) is not module:  # the parts of what torch.compile made follow
+        if uncompiled_module(module) is not module:  # a compiled wrapper; its original follows
             continue
         path = ".".join(name for name in path.split(".") if name != WRAPPED)
         known = paths.setdefault(module, [])
@@ -226,30 +225,31 @@ def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
 
 
 def _may_attend(module: nn.Module) -> bool:
-    """Whether a module may call attention: PyTorch's own without parts of their own do not."""
-    plain = type(module).__module__.startswith("torch.nn.modules")
-    has_parts = next(module.children(), None) is not None
-    return not plain or isinstance(module, nn.MultiheadAttention) or has_parts
+    """Whether a module may call attention: of PyTorch's own leaf modules only one does."""
+    is_torchs = type(module).__module__.startswith("torch.nn.modules")
+    is_leaf = next(module.children(), None) is None
+    return not is_torchs or isinstance(module, nn.MultiheadAttention) or not is_leaf
 
 
 def _layers(paths: Iterable[str]) -> dict[str, tuple[str, int | None]]:
-    """Stack and layer of each path: by the first of its numbers that tells several modules apart.
+    """Stack and layer of each path: by the first of its numbers in which several paths differ.
 
-    The first number of all where none does: a model of one layer. A path without numbers may name
-    its layers by endings, "encoder_layer_3" (torchvision).
+    By the first number of all where there is none: a model of one layer. A path without numbers may
+    name its layers by endings, "encoder_layer_3" (torchvision).
     """
-    known = list(paths)
-    ways = {path: _ways(path, _NUMBER) or _ways(path, _ENDING) for path in known}
-    sizes = Counter(stack for counted in ways.values() for stack, _ in counted)
+    candidates = {
+        path: _candidates(path, _NUMBER) or _candidates(path, _NUMBERED_ENDING) for path in paths
+    }
+    sizes = Counter(stack for options in candidates.values() for stack, _ in options)
     layers: dict[str, tuple[str, int | None]] = {}
-    for path, counted in ways.items():
-        alone = counted[0] if _NUMBER.search(path) else (path, None)
-        layers[path] = next((way for way in counted if sizes[way[0]] > 1), alone)
+    for path, options in candidates.items():
+        default = stack_and_layer(path)
+        layers[path] = next((option for option in options if sizes[option[0]] > 1), default)
     return layers
 
 
-def _ways(path: str, pattern: re.Pattern[str]) -> list[tuple[str, int]]:
-    """The stack and the layer that each number of a path would make."""
+def _candidates(path: str, pattern: re.Pattern[str]) -> list[tuple[str, int]]:
+    """A stack and a layer for each number in a path, as if that number counted the layers."""
     return [
         (f"{path[: number.start()]}*{path[number.end() :]}", int(number.group()))
         for number in pattern.finditer(path)
@@ -259,7 +259,7 @@ def _ways(path: str, pattern: re.Pattern[str]) -> list[tuple[str, int]]:
 def _shared_stacks(
     paths: Mapping[nn.Module, list[str]], layers_of: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, int]:
-    """Of each stack whose modules are fewer than its layers by the config: how many layers."""
+    """How many layers each stack has that has fewer modules than its config has layers."""
     configured = {
         path: getattr(config, "num_hidden_layers", None)
         for module, (path, *_) in paths.items()
@@ -274,13 +274,13 @@ def _shared_stacks(
             numbers.setdefault(root, set()).add(layer)
     shared: dict[str, int] = {}
     for root, names in stacks.items():
-        around = max((path for path in configured if is_within(root, path)), key=len, default=None)
-        layers = None if around is None else configured[around]
+        outer = max((path for path in configured if is_within(root, path)), key=len, default=None)
+        layers = None if outer is None else configured[outer]
         if isinstance(layers, int) and layers > len(numbers[root]):
             shared |= dict.fromkeys(names, layers)
     return shared
 
 
 def in_backward() -> bool:
-    """Whether autograd runs: a call is then one of before, computed again by checkpointing."""
+    """Whether the backward pass runs, in which a call is a recomputation by checkpointing."""
     return torch._C._current_graph_task_id() != -1  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]

@@ -2,7 +2,7 @@
 
 A layer, a drop-in for PyTorch or Hugging Face's interface describes what it is about to compute as
 an `AttentionCall` and hands it to `run`. Without an interceptor that is `attend` and nothing else.
-Within `with intercept(interceptor):` the interceptor is called in its place and gives the output:
+Within `with intercept(interceptor):` the interceptor is called in its place and returns the output:
 
     def record(call):
         output, seen = call.attend(lens=lens)
@@ -71,7 +71,7 @@ class AttentionCall:
     scale: float | None = None
     softcap: float | None = None
     sinks: Tensor | None = None
-    """h: the score of a key without value, which only draws weight (attention sinks)"""
+    """h: the score of a key without value, which only takes weight (attention sinks)"""
     dropout: float = 0.0
     lse: Tensor | None = None
     """b h i: what the rows are normalised by, instead of their own log-sum-exp: rows then need not
@@ -98,7 +98,7 @@ class AttentionCall:
     _rest: tuple[_Entry, ...] = field(default=(), repr=False)
     """the interceptors still to be called, innermost last"""
     _requests: tuple[_Request, ...] = field(default=(), repr=False)
-    """what interceptors already called want to see"""
+    """the lenses of the interceptors already called"""
 
     def replace(self, **changes: Any) -> AttentionCall:
         """The same call with other values.
@@ -155,8 +155,8 @@ class AttentionCall:
         problem = self._problem()
         lenses = list(dict.fromkeys(request.lens for request in self._requests))
         lenses.sort(key=lambda lens: lens.is_bare)
-        # One lens is served by the sweep that makes the output; each further one that records more
-        # than every sweep gives takes its own.
+        # The sweep that computes the output serves the first lens; each further one takes a sweep
+        # of its own, unless it records only what every sweep gives.
         output, seen = compute_with_lens(problem, lenses[0])
         seen_by = {lenses[0]: seen}
         for lens in lenses[1:]:
@@ -253,7 +253,7 @@ class AttentionCall:
         if self.factors is not None:
             product = product * self.factors
         call = self._changed(renormalise, factors=product)
-        call._problem()  # a wrong tensor is named here, where it is given
+        call._problem()  # so that a wrong tensor raises here, not when the call is computed
         return call
 
     def _changed(self, renormalise: bool, **changes: Any) -> AttentionCall:
@@ -263,7 +263,7 @@ class AttentionCall:
 
 
 Interceptor = Callable[[AttentionCall], Tensor]
-"""Takes a call and gives its output, `b h i e`."""
+"""Takes a call and returns its output, `b h i e`."""
 
 Locate = Callable[[AttentionCall], AttentionCall | None]
 """The call with path, stack and layer of its module, or None where another model makes it."""
@@ -290,13 +290,14 @@ def intercept(
     """Within the block, hand attention calls to `interceptor`, which returns their output.
 
     Args:
-        interceptor: takes an `AttentionCall` and gives the output `b h i e`; `call.attend()` is
+        interceptor: takes an `AttentionCall` and returns the output `b h i e`; `call.attend()` is
             what would have been computed.
-        model: only calls of modules within this model are handed over, and they say which module
-            of it makes them (`path`, `stack`, `layer`, `occurrence`). All calls unless given.
-            PyTorch's own (`F.scaled_dot_product_attention`, `nn.MultiheadAttention`) are among
-            them. What is compiled by `torch.compile` runs uncompiled meanwhile, in all threads.
-        locate: in place of a model: says who makes a call, or None to let it pass.
+        model: only calls of modules within this model are intercepted, and each says which module
+            makes it (`path`, `stack`, `layer`, `occurrence`). All calls unless given, PyTorch's
+            own (`F.scaled_dot_product_attention`, `nn.MultiheadAttention`) included. What
+            `torch.compile` compiled runs uncompiled meanwhile, in all threads.
+        locate: in place of a model: returns the call with the path, stack and layer of its module,
+            or None where it is not to be intercepted.
 
     >>> import torch, limelight as ll
     >>> shapes = []
@@ -310,18 +311,18 @@ def intercept(
     """
     if not callable(interceptor):
         raise OptionError(f"interceptor must be a function, found {interceptor!r}")
-    # Imports this module.
+    # Imported here, because it imports this module.
     from limelight.ops.torch_calls import InterceptedTorchCalls, torch_calls_of
 
     if model is not None:
         sites = CallSites(model)
         locate = partial(_locate, sites)
-        following = sites.following(mode=torch_calls_of(model))
+        block = sites.tracking(mode=torch_calls_of(model))
     else:
-        following = InterceptedTorchCalls() if locate is None else nullcontext()
+        block = InterceptedTorchCalls() if locate is None else nullcontext()
     token = _entries.set((*_entries.get(), _Entry(interceptor, locate)))
     try:
-        with uncompiled(), following:
+        with uncompiled(), block:
             yield
     finally:
         _entries.reset(token)
@@ -335,7 +336,8 @@ def _locate(sites: CallSites, call: AttentionCall) -> AttentionCall | None:
 def intercepted() -> bool:
     """Whether attention calls are intercepted in this context.
 
-    A graph is made without interceptors: within their blocks compiled functions run uncompiled.
+    Never while torch.compile traces: within a block of `intercept` compiled functions run
+    uncompiled, so no graph has to hold an interceptor.
     """
     return not torch.compiler.is_compiling() and bool(_entries.get())
 

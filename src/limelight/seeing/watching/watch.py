@@ -74,9 +74,9 @@ def watch(
         watched.inputs.begin(module, path, args, options)
         watched.unseen.begin(module, path, args, options)
 
-    following = watched.sites.following(begin, mode=torch_calls_of(model))
+    tracking = watched.sites.tracking(begin, mode=torch_calls_of(model))
     returned = requesting_weights(model, watched.record_weights)
-    with switched(model), returned, following, intercept(watched.record, locate=watched.locate):
+    with switched(model), returned, tracking, intercept(watched.record, locate=watched.locate):
         yield watched
     if unseen := watched.unseen.description():
         warnings.warn(
