@@ -1,4 +1,4 @@
-"""Masks: their rules, their algebra, their drawings, and what wrong ones are told."""
+"""Masks: their rules, their algebra, their drawings, and the errors of wrong ones."""
 
 from __future__ import annotations
 
@@ -66,15 +66,15 @@ ALIKE, UNLIKE = ([5, 5], [6, 6]), ([1, 7, 0, 3], [5, 6, 7, 9])
         (as_mask(torch.arange(30).view(5, 6) % 7 < 4), ALIKE),
     ],
 )
-def test_a_mask_inside_documents_is_asked_as_if_each_stood_alone(
+def test_a_mask_inside_documents_applies_to_each_as_if_it_were_alone(
     inside: Mask, lengths: tuple[list[int], list[int]]
 ) -> None:
     alone = [inside.dense(i, j, b=2, h=3) for i, j in zip(*lengths, strict=True)]
     expected = torch.zeros(2, 3, *map(sum, lengths), dtype=torch.bool)
     row = column = 0
-    for one in alone:
-        i, j = one.shape[2:]
-        expected[:, :, row : row + i, column : column + j] = one
+    for dense in alone:
+        i, j = dense.shape[2:]
+        expected[:, :, row : row + i, column : column + j] = dense
         row, column = row + i, column + j
     packed = ll.documents(*lengths, inside=inside)
     assert torch.equal(packed.dense(row, column, b=2, h=3), expected)
@@ -143,7 +143,7 @@ def test_the_name_of_a_mask_is_the_expression_that_makes_it(mask: Mask) -> None:
 
 
 @pytest.mark.parametrize("mask", NAMED, ids=[mask.name() for mask in NAMED])
-def test_a_mask_comes_back_from_json(mask: Mask) -> None:
+def test_a_mask_round_trips_through_json(mask: Mask) -> None:
     tensors: dict[str, torch.Tensor] = {}
     stored = json.loads(json.dumps(mask.to_json("m", tensors)))
     again = mask_from_json(stored, tensors)
@@ -155,13 +155,13 @@ def test_a_mask_comes_back_from_json(mask: Mask) -> None:
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        (3, "must be a map, found int"),
+        (3, "must be an object, found int"),
         ({}, "lacks 'kind'"),
         ({"kind": "no such"}, "of kind 'no such', expected one of anchors, and"),
         ({"kind": ["band"]}, "of kind"),
         ({"kind": "band", "left": 3, "right": "x", "diagonal": None}, "window right"),
         ({"kind": "band"}, "lacks 'diagonal'"),
-        ({"kind": "dense", "tensor": "m"}, "names the tensor 'm', which is not there"),
+        ({"kind": "dense", "tensor": "m"}, "names the tensor 'm', which is missing"),
         ({"kind": "and", "masks": []}, "must list masks"),
         ({"kind": "without", "pairs": [[1, -2]]}, "key of a pair"),
         ({"kind": "without", "pairs": 7}, "must be .query, key. pairs"),
@@ -184,13 +184,13 @@ def test_the_name_of_a_large_table_is_its_shape() -> None:
     assert ll.blocks(table, 16).name() == "blocks(bool tensor (4, 5), (16, 16))"
 
 
-def test_documents_draw_with_the_batch_and_heads_of_what_is_inside() -> None:
+def test_documents_are_drawn_with_the_batch_and_heads_of_the_inner_mask() -> None:
     by_head = ll.blocks(torch.tensor([[[True]], [[False]]]), 2)
     drawing = ll.documents([1, 2], inside=ll.padding([1, 0]) & by_head).draw()
     assert drawing.splitlines()[1:] == ["■ · ·", "· ■ ·", "· ■ ·"]
 
 
-def test_anchors_draw_with_room_for_the_last() -> None:
+def test_a_drawing_of_anchors_includes_the_last() -> None:
     assert len(str(ll.anchors(9)).splitlines()[1:]) == 10
     assert len(str(ll.anchors(0)).splitlines()[1:]) == 8
     assert len(str(ll.documents([4, 8]) & ll.anchors(9)).splitlines()[1:]) == 12
@@ -287,7 +287,7 @@ def test_a_mask_that_does_not_fit_is_refused(mask: object, words: str) -> None:
     ],
 )
 def test_a_mask_on_another_device_is_refused(
-    mask: Callable[[torch.Tensor], ll.Mask | torch.Tensor],
+    mask: Callable[[torch.Tensor], Mask | torch.Tensor],
 ) -> None:
     x = torch.randn(1, 1, 4, 8)
     with pytest.raises(DeviceError, match="mask is on meta, expected cpu as query"):
@@ -314,7 +314,7 @@ def test_single_links_are_cut() -> None:
 
 @pytest.mark.parametrize("impl", ["native", "reference"])
 def test_a_cut_link_has_no_weight(impl: str) -> None:
-    """At 600 keys in several tiles, with links at the edges of tiles and rows that lose all."""
+    """600 keys in several tiles; links at the edges of tiles, and rows that lose all of theirs."""
     x = torch.randn(1, 2, 600, 16)
     cut = [(599, 0), (300, 299), (300, 256), (255, 255), (0, 0), (128, 127), (599, 599)]
     mask = ll.causal() & ll.without(cut)
@@ -355,12 +355,12 @@ def test_a_mask_draws_itself_in_a_notebook() -> None:
 
 def test_numbers_of_numpy_and_tensors_of_one_are_whole_numbers(untyped: None) -> None:
     limits = np.int64(1), torch.tensor(1)
-    assert [ll.window(one) for one in limits] == [ll.window(1)] * 2
+    assert [ll.window(limit) for limit in limits] == [ll.window(1)] * 2
     assert ll.anchors(torch.tensor([2, 0])) == ll.anchors([0, 2])
 
 
 @pytest.mark.parametrize("impl", ["native", "reference"])
-def test_a_bool_tensor_inside_documents_is_asked_in_each(impl: str) -> None:
+def test_a_bool_tensor_inside_documents_applies_to_each(impl: str) -> None:
     inside = torch.tensor([[True, False, True], [False, True, False], [True, True, False]])
     assert rows(ll.documents([3, 3], inside=inside), 6) == [
         "x.x...", ".x....", "xx....", "...x.x", "....x.", "...xx."
@@ -375,7 +375,7 @@ def test_a_bool_tensor_inside_documents_is_asked_in_each(impl: str) -> None:
         ll.attend_packed(x, x, x, [3, 3], mask=inside.float())
 
 
-def test_a_mask_of_numbers_is_sent_to_bias() -> None:
+def test_a_mask_of_numbers_is_refused_in_favour_of_bias() -> None:
     x = torch.randn(1, 1, 4, 8)
     with pytest.raises(DtypeError, match="go into bias="):
         ll.attend(x, x, x, mask=torch.zeros(4, 4))

@@ -1,11 +1,11 @@
 """Masks as values: which keys a query may see. One rule a file; each is listed here once.
 
-A rule answers everything itself: which links it allows, its part for some heads or one batch row,
-the tensors it holds, how the kernel reads it, its JSON, its name. A new rule is a new file and a
-line here; in the kernel it is a file, too, and a line in the table of `csrc/masks/rules.h`.
+A rule implements everything itself: which links it allows, its part for some heads or one batch
+row, the tensors it holds, its program for the kernel, its JSON, its name. A new rule is a new file
+and a line here; in the kernel it is a file, too, and a line in the table of `csrc/masks/rules.h`.
 """
 
-# Imported so that each rule is known by its kind when a file names it.
+# Imported so that every rule is registered by its kind when a mask is read from a file.
 from limelight.ops.masks import anchors as anchors
 from limelight.ops.masks import band as band
 from limelight.ops.masks import blocks as blocks

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limelight.errors import ShapeError
 from limelight.ops.masks.counts import counts
-from limelight.ops.masks.mask import DRAWN, Lowered, Mask, Stored
+from limelight.ops.masks.mask import DRAWN, Lowered, Mask, StoredMask
 from limelight.ops.masks.region import Extent, Region
 
 
@@ -60,7 +60,7 @@ class Anchors(Mask, kind="anchors", code=4):
         return {"tokens": self.tokens}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         return anchors(stored["tokens"])
 
     def natural_extent(self) -> Extent | None:

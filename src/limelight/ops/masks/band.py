@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from limelight.ops.masks.counts import FAR, UNLIMITED, count, limit
-from limelight.ops.masks.mask import Mask, Stored
+from limelight.ops.masks.mask import Mask, StoredMask
 from limelight.ops.masks.region import Region
 
 
@@ -77,7 +77,7 @@ class Band(Mask, kind="band", code=1):
         return {"left": self.left, "right": self.right, "diagonal": self.diagonal}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         diagonal = stored["diagonal"]
         return cls(
             limit("window left", stored["left"]),

@@ -13,7 +13,7 @@ from limelight.checks import check_table, shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.ops.masks.counts import count
 from limelight.ops.masks.drawing import table_text
-from limelight.ops.masks.mask import Lowered, Mask, Stored
+from limelight.ops.masks.mask import Lowered, Mask, StoredMask
 from limelight.ops.masks.region import Extent, Region
 
 
@@ -82,7 +82,7 @@ class Blocks(Mask, kind="blocks", code=5):
         return {"tensor": name, "size": self.size}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         size = stored["size"]
         return blocks(stored.tensor("tensor"), tuple(size) if isinstance(size, list) else size)
 

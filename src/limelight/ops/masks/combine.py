@@ -1,4 +1,4 @@
-"""What `&`, `|` and `~` make of masks."""
+"""Combinations of masks: `&`, `|` and `~`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from limelight.ops.masks.mask import Lowered, Mask, Stored, check_depth
+from limelight.ops.masks.mask import Lowered, Mask, StoredMask, check_depth
 from limelight.ops.masks.region import Extent, Region
 
 
 @dataclass(frozen=True)
 class _Chain(Mask):
-    """Two masks or more under one operator, which does not mind how they are bracketed."""
+    """Two masks or more under one associative operator."""
 
     masks: tuple[Mask, ...]
     depth: int = field(init=False, repr=False, compare=False)
@@ -27,9 +27,9 @@ class _Chain(Mask):
 
     @classmethod
     def of(cls, *masks: Mask) -> Mask:
-        """The chain of these masks; those that are chains of the same kind become part of it."""
-        flat = (mask.masks if isinstance(mask, cls) else (mask,) for mask in masks)
-        return cls(tuple(link for links in flat for link in links))
+        """The chain of these masks; the masks of chains of the same kind become its own."""
+        parts = (mask.masks if isinstance(mask, cls) else (mask,) for mask in masks)
+        return cls(tuple(mask for part in parts for mask in part))
 
     def check(self, extent: Extent) -> None:
         for mask in self.masks:
@@ -66,7 +66,7 @@ class _Chain(Mask):
         return {"masks": masks}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         return cls.of(*stored.masks("masks"))
 
     def name(self) -> str:
@@ -135,7 +135,7 @@ class Not(Mask, kind="not", code=10):
         return {"mask": self.mask.to_json(f"{name}.not", tensors)}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         return ~stored.mask("mask")
 
     def name(self) -> str:
@@ -143,7 +143,7 @@ class Not(Mask, kind="not", code=10):
 
 
 def _balanced(code: int, programs: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """One program under an operator of two; a tree of little depth, however many there are."""
+    """The programs under a binary operator, in a balanced tree: its depth is their log2."""
     if len(programs) == 1:
         return programs[0]
     middle = len(programs) // 2

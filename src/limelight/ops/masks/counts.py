@@ -1,4 +1,4 @@
-"""Whole numbers that masks are made of, checked."""
+"""Checks of the whole numbers in masks: positions, lengths, limits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def counts(name: str, values: Iterable[int] | Tensor) -> tuple[int, ...]:
         check_tensor(name, values)
     try:
         numbers = list(values.tolist() if isinstance(values, Tensor) else values)
-    except (TypeError, RuntimeError):  # not a sequence, or a tensor that keeps its numbers
+    except (TypeError, RuntimeError):  # not a sequence, or a tensor without values
         raise OptionError(
             f"each {name} must be a whole number in a sequence or a tensor, found {values!r}"
         ) from None

@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.checks import check_broadcast, check_plain, shape_text
 from limelight.errors import DtypeError, ShapeError
 from limelight.ops.masks.drawing import table_text
-from limelight.ops.masks.mask import Lowered, Mask, Stored
+from limelight.ops.masks.mask import Lowered, Mask, StoredMask
 from limelight.ops.masks.region import Extent, Region, part_of_table
 
 
@@ -55,7 +55,7 @@ class Dense(Mask, kind="dense", code=6):
         return {"tensor": name}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         return of_tensor(stored.tensor("tensor"))
 
     def natural_extent(self) -> Extent | None:

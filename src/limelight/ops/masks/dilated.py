@@ -9,7 +9,7 @@ from torch import Tensor
 
 from limelight.ops.masks.band import between
 from limelight.ops.masks.counts import UNLIMITED, count, limit
-from limelight.ops.masks.mask import Mask, Stored
+from limelight.ops.masks.mask import Mask, StoredMask
 from limelight.ops.masks.region import Region
 
 
@@ -54,7 +54,7 @@ class Dilated(Mask, kind="dilated", code=2):
         return {"step": self.step, "left": self.left, "right": self.right}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         return dilated(stored["step"], stored["left"], stored["right"])
 
     def name(self) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from limelight.errors import ShapeError
 from limelight.ops.masks.counts import counts
-from limelight.ops.masks.mask import Lowered, Mask, Stored, as_mask, check_depth
+from limelight.ops.masks.mask import Lowered, Mask, StoredMask, as_mask, check_depth
 from limelight.ops.masks.region import Extent, Region
 
 
@@ -118,7 +118,7 @@ class Documents(Mask, kind="documents", code=7):
         return {"lengths": self.lengths, "key_lengths": self.key_lengths, "inside": inside}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         inside = None if stored["inside"] is None else stored.mask("inside")
         return documents(stored["lengths"], stored["key_lengths"], inside)
 

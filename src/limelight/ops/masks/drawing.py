@@ -11,6 +11,7 @@ from torch import Tensor
 from limelight.checks import shape_text
 
 LARGEST = 32
+"""Rows and columns of marks."""
 FULL, PART, EMPTY = "■", "▒", "·"
 LISTED = 16
 """A bool tensor of more elements is not written out."""
@@ -20,7 +21,7 @@ def draw(strip: Callable[[slice], Tensor], rows: int, columns: int, title: str) 
     """A bool matrix `i j` as rows of marks; beyond 32 a mark stands for a pooled block.
 
     Args:
-        strip: gives some rows of the matrix: no more of it is ever held.
+        strip: gives some rows of the matrix, which is never held as a whole.
         rows: i.
         columns: j.
         title: what the matrix is.

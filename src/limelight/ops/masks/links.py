@@ -12,7 +12,7 @@ from torch import Tensor
 from limelight.checks import check_plain, check_whole
 from limelight.errors import OptionError, ShapeError
 from limelight.ops.masks.drawing import LISTED
-from limelight.ops.masks.mask import DRAWN, Lowered, Mask, Stored
+from limelight.ops.masks.mask import DRAWN, Lowered, Mask, StoredMask
 from limelight.ops.masks.region import Extent, Region
 
 _MOST = (1 << 31) - 1
@@ -56,12 +56,12 @@ def without(pairs: Iterable[Sequence[int]] | Tensor) -> Mask:
 
 @dataclass(frozen=True, eq=False)
 class Without(Mask, kind="without", code=11):
-    """All links but those of the table."""
+    """All links but these."""
 
     pairs: Tensor
     """count 2, int64: (query, key), sorted and without repetition"""
     needed: tuple[int, int]
-    """the fewest queries and keys that have these links"""
+    """the least numbers of queries and keys that these links fit"""
 
     def check(self, extent: Extent) -> None:
         if self.needed[0] > extent.i or self.needed[1] > extent.j:
@@ -84,7 +84,7 @@ class Without(Mask, kind="without", code=11):
         return {"pairs": self.pairs.tolist()}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         return without(stored["pairs"])
 
     def natural_extent(self) -> Extent | None:

@@ -1,10 +1,10 @@
 """What a mask is: a rule that says, for any region, which keys the queries there may see.
 
-A mask says its rule, not its n² answers, so the kernel can skip whole tiles. True = may attend.
-Masks combine: `a & b` allows what both allow, `a | b` what either does, `~a` what `a` forbids; a
-bool tensor may stand on either side.
+A mask holds its rule, not n² values, so the kernel can skip whole tiles. True = may attend.
+Masks combine: `a & b` allows what both allow, `a | b` what either does, `~a` what `a` forbids;
+either operand may be a bool tensor.
 
-The position of query i among the keys is `i + (J - I)`: the last query sits on the last key, so a
+The position of query i among the keys is `i + (J - I)`: the last query is at the last key, so a
 prompt in one piece, in chunks, or token by token gives the same rows.
 """
 
@@ -24,7 +24,7 @@ from limelight.ops.masks.drawing import draw
 from limelight.ops.masks.region import Extent, Region
 
 DRAWN = 8
-"""Queries and keys of the drawing of a mask that fits any number of them."""
+"""Queries and keys in the drawing of a mask that fits any number of them."""
 DEPTH = 128
 """How deep masks may nest: rules are evaluated by recursion, here and in the kernel."""
 
@@ -40,11 +40,11 @@ class Mask:
     """A rule for which keys each query may see. Make one with `causal()`, `window(...)`, ..."""
 
     kind: ClassVar[str]
-    """what files call the rule"""
+    """the name of the rule in files"""
     code: ClassVar[int]
-    """what the kernel calls it: the number of the class in csrc/masks/rules.h"""
+    """its number in the kernel, the same as in csrc/masks/rules.h"""
     depth: int = 1
-    """how many masks stand inside one another"""
+    """how many masks are nested in one another"""
     kinds: ClassVar[dict[str, type[Mask]]] = {}
     """all rules, by kind"""
 
@@ -86,7 +86,7 @@ class Mask:
 
         return Not(self)
 
-    # --- what a rule answers ----------------------------------------------------------------------
+    # --- what a rule implements -------------------------------------------------------------------
 
     def check(self, extent: Extent) -> None:
         """Raise a LimelightError unless the mask fits a call of this extent."""
@@ -94,7 +94,7 @@ class Mask:
     def allowed(self, region: Region) -> Tensor:
         """Which keys of the region its queries may see: a bool tensor, broadcasts to `b h r c`.
 
-        Nothing is read back from tensors, so that torch.compile can trace it.
+        No value is read back from a tensor, so that torch.compile can trace it.
         """
         raise NotImplementedError
 
@@ -109,9 +109,9 @@ class Mask:
         return self
 
     def tensors(self) -> Iterator[Tensor]:
-        """The tensors that a call's own must live with.
+        """The tensors that must be on the device of the call's own.
 
-        What comes from lists lives on the CPU and goes where it is needed: that is not among them.
+        Not those made from lists, which are on the CPU and copied to where they are needed.
         """
         return iter(())
 
@@ -133,7 +133,7 @@ class Mask:
         raise NotImplementedError
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         """The rule that `to_json` described."""
         raise NotImplementedError
 
@@ -159,7 +159,7 @@ class Mask:
         h: int = 1,
         device: str | torch.device = "cpu",
     ) -> Tensor:
-        """The mask as a bool tensor `b h i j`, every place filled in.
+        """The mask as a bool tensor `b h i j`.
 
         >>> import limelight as ll
         >>> ll.causal().dense(3)[0, 0].int()
@@ -223,12 +223,12 @@ def as_mask(value: Mask | Tensor) -> Mask:
     return of_tensor(value)
 
 
-class Stored:
-    """A rule as a file holds it: its fields, and the file's tensors."""
+class StoredMask:
+    """A mask as a file stores it: the fields of its JSON object, and the tensors they name."""
 
     def __init__(self, fields: object, tensors: dict[str, Tensor]) -> None:
         if not isinstance(fields, dict):
-            raise OptionError(f"a stored mask must be a map, found {type(fields).__name__}")
+            raise OptionError(f"a stored mask must be an object, found {type(fields).__name__}")
         self.fields: dict[str, Any] = fields  # pyright: ignore[reportUnknownMemberType]
         self.tensors = tensors
 
@@ -241,7 +241,7 @@ class Stored:
         """The tensor that a field names."""
         tensor = self.tensors.get(str(self[name]))
         if tensor is None:
-            raise OptionError(f"a stored mask names the tensor {self[name]!r}, which is not there")
+            raise OptionError(f"a stored mask names the tensor {self[name]!r}, which is missing")
         return tensor
 
     def mask(self, name: str) -> Mask:
@@ -262,7 +262,7 @@ def mask_from_json(fields: object, tensors: dict[str, Tensor]) -> Mask:
     >>> mask_from_json((ll.causal() & ~ll.window(2)).to_json("mask", {}), {}).name()
     '(causal() & ~window(2, 0))'
     """
-    stored = Stored(fields, tensors)
+    stored = StoredMask(fields, tensors)
     rule = Mask.kinds.get(stored["kind"]) if isinstance(stored["kind"], str) else None
     if rule is None:
         known = ", ".join(sorted(Mask.kinds))
@@ -274,12 +274,13 @@ def mask_from_json(fields: object, tensors: dict[str, Tensor]) -> Mask:
 
 
 def check_depth(*inner: Mask) -> int:
-    """The depth of a mask around these, or an OptionError where that is too deep.
+    """The depth of a mask that combines these, or an OptionError where that is too deep.
 
-    Many are held by a tree of little depth.
+    The kernel combines them in a balanced tree.
     """
     tree = max(len(inner) - 1, 1).bit_length()
-    depth = tree + max(0, *[mask.depth for mask in inner], 0)  # so written, torch.compile traces it
+    # In this form torch.compile can trace it.
+    depth = tree + max(0, *[mask.depth for mask in inner], 0)
     if depth > DEPTH:
         raise OptionError(f"masks may nest at most {DEPTH} levels deep, found {depth}")
     return depth

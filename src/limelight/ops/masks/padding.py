@@ -1,4 +1,4 @@
-"""Batches of unlike lengths: `padding(lengths)`."""
+"""Batches of sequences of different lengths: `padding(lengths)`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 from limelight.checks import shape_text
 from limelight.errors import OptionError, ShapeError
 from limelight.ops.masks.counts import counts
-from limelight.ops.masks.mask import Lowered, Mask, Stored
+from limelight.ops.masks.mask import Lowered, Mask, StoredMask
 from limelight.ops.masks.region import Extent, Region
 
 
 def padding(lengths: Sequence[int] | Tensor, side: Literal["right", "left"] = "right") -> Mask:
     """Row b of the batch holds `lengths[b]` real keys; the rest is padding, on the given side.
 
-    A tensor of lengths that torch.compile traces has no numbers yet: the kernel checks them.
+    A tensor of lengths that torch.compile traces has no values yet: the kernel checks them.
     """
     if side not in ("right", "left"):
         raise OptionError(f"padding side must be 'right' or 'left', found {side!r}")
@@ -29,7 +29,7 @@ def padding(lengths: Sequence[int] | Tensor, side: Literal["right", "left"] = "r
 
 
 def _traced(lengths: Tensor) -> Tensor:
-    """The tensor as the rule takes it, without a look at its numbers."""
+    """The tensor as the rule takes it, without reading its values."""
     if lengths.ndim != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ShapeError(
             f"padding lengths must be whole numbers in one axis, found {lengths.dtype} of shape "
@@ -45,10 +45,10 @@ class Padding(Mask, kind="padding", code=3):
     lengths: Tensor
     side: Literal["right", "left"]
     longest: int | None = field(init=False, repr=False)
-    """of the lengths; None while torch.compile traces them, when they have no numbers yet"""
+    """of the lengths; None while torch.compile traces them, when they have no values yet"""
 
     def __post_init__(self) -> None:
-        # Known from the start: a check that read the tensor could not be traced by torch.compile.
+        # Read at construction: torch.compile could not trace a check that reads the tensor.
         longest = None
         if not torch.compiler.is_compiling():
             longest = int(self.lengths.max()) if len(self.lengths) else 0
@@ -78,7 +78,7 @@ class Padding(Mask, kind="padding", code=3):
         return {"lengths": self.lengths.tolist(), "side": self.side}
 
     @classmethod
-    def from_stored(cls, stored: Stored) -> Mask:
+    def from_stored(cls, stored: StoredMask) -> Mask:
         return padding(stored["lengths"], stored["side"])
 
     def natural_extent(self) -> Extent | None:

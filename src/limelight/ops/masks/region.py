@@ -20,10 +20,10 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """Which part of `b h i j` is meant: runs of batch rows and heads, any queries and keys.
+    """A part of `b h i j`: runs of batch rows and heads, any queries and keys.
 
-    A query and a key say all that a rule needs to know of them, so that each may belong to a
-    document of its own size.
+    It holds all that a rule needs to know of each query and each key, so that they may belong to
+    documents of different sizes.
     """
 
     batches: slice
@@ -31,7 +31,7 @@ class Region:
     rows: Tensor
     """r, int64: the queries' numbers, i"""
     positions: Tensor
-    """r: where the queries stand among the keys, p_i = i + J − I"""
+    """r: the positions of the queries among the keys, p_i = i + J − I"""
     keys: Tensor
     """c, int64: the keys' numbers, j"""
     following: Tensor
@@ -50,7 +50,7 @@ class Region:
         keys: slice,
         device: torch.device,
     ) -> Region:
-        """These queries and this run of keys of a call of this extent; slices from n to m."""
+        """These queries and this run of keys of a call of this extent; slices have both ends."""
         if isinstance(rows, Tensor):
             numbers = rows
         else:
@@ -67,7 +67,7 @@ class Region:
 
     @property
     def behind(self) -> Tensor:
-        """How far each key lies behind its query, p_i − j: `r c`."""
+        """How far each key is behind its query, p_i − j: `r c`."""
         return self.positions[:, None] - self.keys
 
     def cut(self, table: Tensor) -> Tensor:
