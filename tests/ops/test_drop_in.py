@@ -1,4 +1,4 @@
-"""The drop-ins for code written against PyTorch: the same answers on the documented semantics."""
+"""The drop-ins for code written against PyTorch: the same results, as documented there."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_grouped_heads() -> None:
         ((2, 4, 5, 8), (2, 1, 6, 8), (2, 4, 6, 8)),
     ],
 )
-def test_with_grouped_heads_the_rest_broadcasts_and_key_and_value_may_group_otherwise(
+def test_grouped_heads_with_broadcast_axes_and_different_groups_of_key_and_value(
     query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
 ) -> None:
     q, k, v = torch.randn(query), torch.randn(key), torch.randn(value)
@@ -93,14 +93,14 @@ def test_causal_together_with_a_mask_means_both_as_in_pytorchs_fused_kernel() ->
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         same(q, k, v, attn_mask=allowed, is_causal=True)
         same(q, k, v, attn_mask=torch.randn(5, 6), is_causal=True)
-    # Where only its plain form would serve, which refuses, the meaning is still the same.
+    # Where PyTorch has only its math backend, which raises, the meaning is still the same.
     found = ll.scaled_dot_product_attention(q[0], k[0], v[0, ..., :3], allowed, is_causal=True)
     both = allowed & torch.ones(5, 6, dtype=torch.bool).tril()
     expected = F.scaled_dot_product_attention(q[0], k[0], v[0, ..., :3], both)
     assert torch.allclose(found, expected, atol=1e-5)
 
 
-def test_a_dropout_of_one_leaves_nothing() -> None:
+def test_a_dropout_of_one_gives_zeros() -> None:
     ours = [torch.randn(2, 3, 4, 8, requires_grad=True) for _ in range(3)]
     same(*ours, dropout_p=1.0)
     ll.scaled_dot_product_attention(*ours, dropout_p=1.0).sum().backward()
@@ -108,7 +108,7 @@ def test_a_dropout_of_one_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize(("d", "e"), [(0, 8), (8, 0), (0, 0)])
-def test_no_channels(d: int, e: int) -> None:
+def test_tensors_without_channels(d: int, e: int) -> None:
     q, k, v = torch.randn(2, 3, 5, d), torch.randn(2, 3, 6, d), torch.randn(2, 3, 6, e)
     same(q, k, v)
     same(q, k, v, scale=2.0)
@@ -117,7 +117,7 @@ def test_no_channels(d: int, e: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [math.nan, math.inf, -math.inf])
-def test_a_scale_that_is_not_finite_gives_what_is_no_number(scale: float) -> None:
+def test_a_scale_that_is_not_finite_gives_nan(scale: float) -> None:
     q = torch.randn(2, 3, 5, 8)
     with sdpa_kernel(SDPBackend.MATH):
         assert F.scaled_dot_product_attention(q, q, q, scale=scale).isnan().all()
@@ -129,8 +129,8 @@ def test_autocast_takes_a_mask_of_its_own_type_or_wider() -> None:
     mask = torch.randn(5, 6)
     plain = F.scaled_dot_product_attention(q, k, k, mask)
     with torch.autocast("cpu", torch.bfloat16):
-        for one in (mask, mask.bfloat16(), mask.half()):
-            found = ll.scaled_dot_product_attention(q, k, k, one)
+        for bias in (mask, mask.bfloat16(), mask.half()):
+            found = ll.scaled_dot_product_attention(q, k, k, bias)
             assert found.dtype == torch.bfloat16
             assert torch.allclose(found.float(), plain, atol=0.05)
 
@@ -138,9 +138,10 @@ def test_autocast_takes_a_mask_of_its_own_type_or_wider() -> None:
 def test_the_signature_is_pytorchs() -> None:
     documented = F.scaled_dot_product_attention.__doc__.split(" -> ")[0]
     ours = inspect.signature(ll.scaled_dot_product_attention).parameters
-    assert all(f"{name}" in documented for name in ours)
-    by_name = [name for name, one in ours.items() if one.kind == one.KEYWORD_ONLY]
-    assert by_name == ["scale", "enable_gqa"]
+    assert all(name in documented for name in ours)
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    by_keyword = [name for name, parameter in ours.items() if parameter.kind == keyword_only]
+    assert by_keyword == ["scale", "enable_gqa"]
 
 
 def sdpa(*shapes: tuple[int, ...], **options: object) -> Callable[[], object]:
@@ -266,7 +267,7 @@ def test_multihead_attention_without_a_batch_axis() -> None:
 @pytest.mark.parametrize(("i", "j"), [(5, 5), (3, 6), (7, 4)])
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_the_causal_hint_is_taken_as_the_original_takes_it(
+def test_the_causal_hint_is_treated_as_in_pytorch(
     extra: dict[str, bool], i: int, j: int, weights: bool, padded: bool
 ) -> None:
     theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True, **extra)
@@ -283,7 +284,7 @@ def test_the_causal_hint_is_taken_as_the_original_takes_it(
     assert torch.allclose(ours(x, y, y, **call)[0], theirs(x, y, y, **call)[0], atol=1e-5)
 
 
-def test_one_tensor_may_be_both_masks() -> None:
+def test_one_tensor_as_both_masks() -> None:
     theirs, ours = torch.nn.MultiheadAttention(16, 4), ll.MultiheadAttention(16, 4)
     ours.load_state_dict(theirs.state_dict())
     x, mask = torch.randn(5, 5, 16), torch.randn(5, 5)
@@ -291,13 +292,13 @@ def test_one_tensor_may_be_both_masks() -> None:
     assert torch.allclose(ours(x, x, x, **call)[0], theirs(x, x, x, **call)[0], atol=1e-5)
 
 
-def test_multihead_attention_may_drop_everything() -> None:
+def test_multihead_attention_with_a_dropout_of_one() -> None:
     theirs = torch.nn.MultiheadAttention(16, 4, dropout=1.0)
     ours = ll.MultiheadAttention(16, 4, dropout=1.0)
     ours.load_state_dict(theirs.state_dict())
     x = torch.randn(5, 2, 16)
-    for own, other in zip(ours(x, x, x), theirs(x, x, x), strict=True):
-        assert torch.allclose(own, other, atol=1e-6)
+    for found, expected in zip(ours(x, x, x), theirs(x, x, x), strict=True):
+        assert torch.allclose(found, expected, atol=1e-6)
 
 
 def bools(*shape: int) -> torch.Tensor:
@@ -345,9 +346,9 @@ def test_multihead_attention_names_what_does_not_fit(
     kind: type[Exception], words: str, shapes: list[tuple[int, ...]], call: dict[str, object]
 ) -> None:
     module = ll.MultiheadAttention(16, 4, batch_first=True)
-    given = [torch.randn(shape) for shape in shapes] * (3 if len(shapes) == 1 else 1)
+    tensors = [torch.randn(shape) for shape in shapes] * (3 if len(shapes) == 1 else 1)
     with pytest.raises(kind, match=words):
-        module(*given, **call)
+        module(*tensors, **call)
 
 
 def test_multihead_attention_names_an_input_of_another_type_than_the_weights() -> None:
@@ -366,31 +367,31 @@ module = ll.MultiheadAttention(16, 4, batch_first=True)
 x, hidden = torch.randn(2, 5, 16), torch.zeros(2, 5, dtype=torch.bool)
 q, k, v = torch.randn(2, 4, 5, 8), torch.randn(1, 2, 6, 8), torch.randn(2, 1, 6, 8)
 
-def first(x):
+def multihead(x):
     return module(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
 
-def second(q):
+def sdpa(q):
     allowed = torch.ones(5, 6, dtype=torch.bool)
     call = dict(scale=0.3, is_causal=True, enable_gqa=True, attn_mask=allowed)
     return ll.scaled_dot_product_attention(q, k, v, **call)
 
-for call, given in ((first, x), (second, q)):
+for call, tensor in ((multihead, x), (sdpa, q)):
     for dynamic in (False, True):
         torch.compiler.reset()
         compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-        assert torch.allclose(compiled(given), call(given), atol=1e-6)
-print("well")
+        assert torch.allclose(compiled(tensor), call(tensor), atol=1e-6)
+print("done")
 """
 
 
-def test_both_doors_compile_whole() -> None:
-    """In a process of its own: the type checks of the tests are not made to be compiled."""
+def test_both_drop_ins_compile_with_fullgraph() -> None:
+    """In a process of its own: torch.compile cannot trace the type checks that the tests add."""
     ran = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
-    assert ran.stdout.strip() == "well", ran.stderr
+    assert ran.stdout.strip() == "done", ran.stderr
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_weights_given_in_training_are_those_that_dropout_left(masked: bool) -> None:
+def test_the_weights_returned_in_training_are_those_that_dropout_left(masked: bool) -> None:
     layer = ll.MultiheadAttention(8, 2, dropout=0.5, batch_first=True, bias=False)
     with torch.no_grad():
         layer.out_proj.weight.copy_(torch.eye(8))

@@ -20,7 +20,7 @@ from limelight.ops.attend import attend, autocast_type
 from limelight.ops.calls import AttentionCall, intercepted, run, run_seen
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.band import causal
-from limelight.ops.sdpa import check_mask_kind, droppable
+from limelight.ops.sdpa import check_mask_kind, value_and_dropout
 
 
 class MultiheadAttention(nn.MultiheadAttention):
@@ -28,9 +28,9 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         head_t = softmax(Q_t K_tᵀ / √d) V_t        output = concat(head_1 … head_h) W_O + b_O
 
-    It loads the weights of the original and gives its outputs. `need_weights=True` (their default)
-    gives the exact weights too, of size n² as asked; pass False to keep memory linear. A query
-    that may attend to nothing gets zeros where the original gives NaN.
+    It loads the weights of the original and gives its outputs. `need_weights=True`, the default as
+    in the original, also returns the exact weights, of size n²; pass False to keep memory linear.
+    A query that may attend to nothing gets zeros where the original gives NaN.
 
     >>> import torch, limelight as ll
     >>> theirs = torch.nn.MultiheadAttention(16, 4, batch_first=True)
@@ -46,8 +46,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             super().__init__(*args, **options)
         except (TypeError, ValueError, AssertionError, RuntimeError) as error:
             raise OptionError(f"torch.nn.MultiheadAttention refuses this: {error}") from error
-        # In eval mode `nn.TransformerEncoderLayer` computes a layer of which this is true by itself
-        # and never calls its attention.
+        # In eval mode `nn.TransformerEncoderLayer` bypasses the forward of an attention module
+        # for which this is True.
         self._qkv_same_embed_dim = False
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """As the original's, where `is_causal` is a hint that the given `attn_mask` is causal.
+        """As the original's, where `is_causal` is a hint that `attn_mask` is causal.
 
         With `need_weights=False` and no `key_padding_mask` the original trusts the hint
         and ignores the mask: query i sees keys 0 ... i, so that the keys of `add_bias_kv` and
@@ -119,7 +119,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             raise ShapeError(f"query must have 2 or 3 axes, found {shape_text(query)}")
         axes = "n m" if query.ndim == 2 else "b n m" if self.batch_first else "n b m"
         weight = self.out_proj.weight
-        sizes: dict[str, int] = {}  # as the first tensor with such an axis has them
+        sizes: dict[str, int] = {}  # each axis letter's, set by the first tensor that has it
         for name, tensor, positions, width in (
             ("query", query, "i", self.embed_dim),
             ("key", key, "j", self.kdim),
@@ -154,10 +154,10 @@ class MultiheadAttention(nn.MultiheadAttention):
             matrices = self.in_proj_weight.chunk(3)
         else:
             matrices = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        offsets = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         q, k, v = (
-            nn.functional.linear(x, w, c)
-            for x, w, c in zip((query, key, value), matrices, offsets, strict=True)
+            nn.functional.linear(x, weight, bias)
+            for x, weight, bias in zip((query, key, value), matrices, biases, strict=True)
         )
         if self.bias_k is not None and self.bias_v is not None:
             k = torch.cat([k, self.bias_k.expand(k.shape[0], -1, -1)], dim=1)
@@ -171,7 +171,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def _masks(
         self, key_padding_mask: Tensor | None, attn_mask: Tensor | None, q: Tensor, keys: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """(allowed, added): here True *forbids* a key, as the original has it; floats are added."""
+        """(allowed, added): in the original's masks True *forbids* a key, and floats are added."""
         allowed: Tensor | None = None
         added: Tensor | None = None
         tables: list[Tensor] = []
@@ -181,7 +181,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             by_head = attn_mask.ndim == 3
             tables.append(attn_mask.unflatten(0, q.shape[:2]) if by_head else attn_mask[None, None])
         for table in tables:
-            extra = keys - table.shape[-1]  # bias_kv and zero keys are seen by everyone
+            extra = keys - table.shape[-1]  # every query sees the keys of bias_kv and zero_attn
             table = nn.functional.pad(table, (0, extra)) if extra else table
             if table.dtype == torch.bool:
                 allowed = ~table if allowed is None else allowed & ~table
@@ -192,26 +192,26 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 def _attend(call: AttentionCall) -> Tensor:
     """The output, `b h i d`."""
-    value, dropout = droppable("dropout", call.dropout, call.value)
+    value, dropout = value_and_dropout("dropout", call.value, call.dropout)
     return run(call.replace(value=value, dropout=dropout))
 
 
 def _attend_with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """The output `b h i d`, and the dense weights `b h i j`.
 
-    The weights come by attending to the identity: its output is the weights themselves. With
-    dropout both come of one call, for the weights are those that it left. Under an interceptor
-    they are the weights that it leaves, before dropout.
+    Attending to the identity matrix gives the weights. With dropout both come from one call, so
+    that the weights are those that dropout left. Under an interceptor they are the weights after
+    its changes, before dropout.
     """
     q, k, v = call.query, call.key, call.value
     if intercepted():
-        value, dropout = droppable("dropout", call.dropout, v)
+        value, dropout = value_and_dropout("dropout", v, call.dropout)
         heads, seen = run_seen(call.replace(value=value, dropout=dropout), Lens())
         return heads, seen.dense().to(q.dtype)
     eye = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:2], -1, -1)
     if not call.dropout:
         weights = attend(q, k, eye, mask=call.mask, bias=call.bias, impl="reference")
         return attend(q, k, v, mask=call.mask, bias=call.bias), weights
-    both, dropout = droppable("dropout", call.dropout, torch.cat((v, eye), dim=-1))
+    both, dropout = value_and_dropout("dropout", torch.cat((v, eye), dim=-1), call.dropout)
     joint = attend(q, k, both, mask=call.mask, bias=call.bias, dropout=dropout, impl="reference")
     return joint[..., : v.shape[-1]], joint[..., v.shape[-1] :]

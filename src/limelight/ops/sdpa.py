@@ -40,14 +40,13 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """`torch.nn.functional.scaled_dot_product_attention`, argument for argument.
 
-    Its meanings are kept: a bool `attn_mask` is True where a query may attend, a float one is
+    With the same semantics: a bool `attn_mask` is True where a query may attend, a float one is
     added to the scores, `is_causal` is aligned upper-left, leading axes broadcast (`... h i d`; two
     axes are one head), and fewer key heads than query heads need `enable_gqa=True`.
 
-    Where PyTorch's own implementations differ, this is the one that gives an answer: `is_causal`
-    together with `attn_mask` means both, as in its fused CPU kernel (its plain form refuses). And
-    the one that says so if the answer is no number: a `scale` of NaN gives NaN, as in its plain
-    form (its fused kernel gives zeros).
+    Where PyTorch's own backends disagree: `is_causal` together with `attn_mask` applies both, as in
+    its fused CPU kernel (its math backend raises); a `scale` of NaN gives NaN, as in its math
+    backend (its fused kernel gives zeros).
 
     >>> import torch, limelight as ll
     >>> q, k, v = torch.randn(3, 2, 4, 5, 8)
@@ -69,13 +68,13 @@ def scaled_dot_product_attention(
     elif attn_mask is not None:
         attn_mask = _mask_to_four_axes(attn_mask, lead, query, key)
         if attn_mask.dtype != torch.bool:
-            # A half type is autocast's; float32 stays, where the lowest number would become -∞.
+            # float32 stays under autocast: in a half type its lowest number would become −∞.
             bias = attn_mask if attn_mask.dtype == torch.float32 else autocast(attn_mask)
         else:
             mask = attn_mask if mask is None else mask & as_mask(attn_mask)
     channels = value.shape[-1]
-    query, key, value, scale = _usual_numbers(query, key, value, scale)
-    value, dropout = droppable("dropout_p", dropout_p, value)
+    query, key, value, scale = _within_limits(query, key, value, scale)
+    value, dropout = value_and_dropout("dropout_p", value, dropout_p)
     if intercepted():
         call = AttentionCall(query, key, value, mask, bias, scale, dropout=dropout)
         output = run(call)
@@ -91,9 +90,9 @@ def _plain(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float,
     is_causal: bool, scale: float | None, enable_gqa: bool,
 ) -> Tensor | None:  # fmt: skip
-    """The output of a call that the kernels take as it is; None where anything must be looked at.
+    """The output of a call that the kernels take as it is; None where it must be checked first.
 
-    Of a small call, checks that find nothing are two thirds of its time.
+    In a small call, checks that find nothing take two thirds of the time.
     """
     if attn_mask is not None or type(dropout_p) is not float or dropout_p != 0.0 or intercepted():
         return None
@@ -121,7 +120,7 @@ def _four_axes(
     check_size("key", key, -1, "d", query.shape[-1], "query")
     # With enable_gqa the heads are not broadcast but grouped: each tensor has its own.
     fits = query.shape[:-least] == key.shape[:-least] and key.shape[:-2] == value.shape[:-2]
-    if query.ndim == 4 and fits:  # nothing to do, as most often
+    if query.ndim == 4 and fits:  # the usual case
         return tuple(query.shape[:2]), query, key, value
     try:
         shared = torch.broadcast_shapes(*(x.shape[:-least] for x in (query, key, value)))
@@ -140,13 +139,13 @@ def _four_axes(
 
 
 def _one_batch_axis(table: Tensor) -> Tensor:
-    """`... h r c` as `b h r c`; without an axis for heads there is one."""
+    """`... h r c` as `b h r c`; without an axis for heads there is one head."""
     heads = table.shape[-3] if table.ndim > 2 else 1
     return table.reshape(math.prod(table.shape[:-3]), heads, *table.shape[-2:])
 
 
 def _same_groups(h: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Key and value with as many heads as each other: either may have any number that divides h."""
+    """Key and value with equal numbers of heads; each may have any number that divides h."""
     check_groups("key", key, h)
     check_groups("value", value, h)
     if key.shape[1] == value.shape[1]:
@@ -167,7 +166,7 @@ def _mask_to_four_axes(
 
 
 def check_mask_kind(name: str, mask: Tensor, query: Tensor) -> None:
-    """Raise a LimelightError unless a tensor can be a mask, or a bias, of calls with this query."""
+    """Raise unless a tensor has a type and a device that a mask or bias of this query may have."""
     check_plain(name, mask)
     check_same_device(name, mask, query, "query")
     if autocast_type(mask) not in (torch.bool, torch.float32, autocast_type(query)):
@@ -176,10 +175,10 @@ def check_mask_kind(name: str, mask: Tensor, query: Tensor) -> None:
         )
 
 
-def _usual_numbers(
+def _within_limits(
     query: Tensor, key: Tensor, value: Tensor, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor, float | None]:
-    """The same call with a finite scale and at least one channel, as `attend` wants it."""
+    """The same call with a finite scale and at least one channel, as `attend` requires."""
     if isinstance(scale, float) and not -math.inf < scale < math.inf:
         query, scale = query * scale, 1.0
     if query.shape[-1] == 0:  # a sum over no channels is 0, whatever its scale
@@ -188,10 +187,10 @@ def _usual_numbers(
     return query, key, value if value.shape[-1] else nn.functional.pad(value, (0, 1)), scale
 
 
-def droppable(name: str, probability: float, value: Tensor) -> tuple[Tensor, float]:
-    """The same call with a probability below 1, as `attend` wants it.
+def value_and_dropout(name: str, value: Tensor, probability: float) -> tuple[Tensor, float]:
+    """Value and dropout of the same call with a probability below 1, as `attend` requires.
 
-    Where every weight is dropped, nothing is left of the values.
+    A probability of 1 drops every weight, which is the same as values of 0.
     """
     probability = check_number(name, probability, "at least 0 and at most 1", low=0.0, high=1.0)
     return (value * 0.0, 0.0) if probability == 1 else (value, probability)

@@ -26,6 +26,7 @@ from limelight.ops.calls import AttentionCall, computing, intercepted, run, run_
 from limelight.ops.lens.spec import Lens
 from limelight.ops.masks.band import causal
 from limelight.ops.sdpa import scaled_dot_product_attention
+from limelight.ops.uncompiled import WRAPPED
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -48,7 +49,7 @@ class TorchCalls(TorchFunctionMode):
 
 
 class InterceptedTorchCalls(TorchCalls):
-    """The same in the contexts that intercept calls: a mode belongs to all tasks of its thread."""
+    """The same in contexts that intercept calls only: a mode applies to all tasks of a thread."""
 
     def __torch_function__(
         self,
@@ -68,9 +69,9 @@ def serving() -> Generator[None]:
 
     Every `F.scaled_dot_product_attention` and `nn.MultiheadAttention` that this thread runs, in any
     module: the same numbers within rounding, at our speed. What limelight does not serve (nested
-    tensors, requested weights, other devices' types) is computed by PyTorch as before. Functions
-    that `torch.compile` compiled are compiled once more, with limelight's kernels in the graph in
-    place of `F.scaled_dot_product_attention`; `nn.MultiheadAttention` stays PyTorch's in them.
+    tensors, requested weights, other devices' types) is computed by PyTorch. Functions that
+    `torch.compile` compiled are compiled once more, with limelight's kernels in the graph in place
+    of `F.scaled_dot_product_attention`; `nn.MultiheadAttention` stays PyTorch's in them.
 
     >>> import torch, limelight as ll
     >>> layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
@@ -89,9 +90,9 @@ def serving() -> Generator[None]:
 def serve(module: _Module) -> _Module:
     """Let limelight's kernels compute a module's attention from now on; returns the module.
 
-    As `serving()` around each of its forward passes, in whichever thread runs it, and only there.
-    Parameters, state dict, hooks and methods such as `generate` stay what they are; serving it
-    again changes nothing; `del module.forward` undoes it.
+    As `serving()` around each of its forward passes, in whichever thread runs it.
+    Parameters, state dict, hooks and methods such as `generate` are unchanged; serving it again
+    changes nothing; `del module.forward` undoes it.
 
     >>> import torch, limelight as ll
     >>> layer = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True).eval()
@@ -104,10 +105,10 @@ def serve(module: _Module) -> _Module:
     """
     if not isinstance(module, nn.Module):
         raise OptionError(f"module must be a torch.nn.Module, found {type(module).__name__}")
-    if isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_orig_mod"):
+    if isinstance(module, torch.jit.ScriptModule) or hasattr(module, WRAPPED):
         raise UnavailableError(
             "a compiled or scripted module has a graph of its own, which cannot be served: serve "
-            "the module that it was made of"
+            "the module that it was made from"
         )
     forward = vars(module).get("forward")
     if not isinstance(forward, _Served):
@@ -116,7 +117,7 @@ def serve(module: _Module) -> _Module:
 
 
 class _Served:
-    """A forward method within the mode: an object, so that its module can be copied and pickled."""
+    """The forward method of a served module: an object, so that the module can be pickled."""
 
     def __init__(self, module: nn.Module, forward: Callable[..., Any] | None) -> None:
         self._module, self._instance_forward = module, forward
@@ -138,9 +139,9 @@ class _Served:
 
 
 def torch_calls_of(model: nn.Module) -> type[InterceptedTorchCalls] | None:
-    """What to enter while a model runs: nothing, where no module of it calls PyTorch's attention.
+    """The mode to enter while a model runs; None where no module of it calls PyTorch's attention.
 
-    A mode intercepts every call of PyTorch, which slows down models that make many small ones.
+    A mode sees every call of PyTorch, which slows down models that make many small ones.
     """
     types = {type(module) for module in model.modules()}
     return InterceptedTorchCalls if any(map(_may_call_torch, types)) else None
@@ -170,7 +171,7 @@ def _sdpa(func: Callable[..., Any], args: tuple[Any, ...], options: dict[str, An
         return scaled_dot_product_attention(*args, **options)
     try:
         return scaled_dot_product_attention(*args, **options)
-    except LimelightError:  # what only PyTorch serves, or an error in PyTorch's words
+    except LimelightError:  # only PyTorch serves the call, or it raises PyTorch's own error
         return func(*args, **options)
 
 
@@ -186,21 +187,16 @@ def _multi_head(
         return _multi_head_by(scaled_dot_product_attention, args, options)
     weights: list[Tensor] = []
 
+    # Called by position; PyTorch has made a float tensor of the mask.
     def attention(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float, is_causal: bool
     ) -> Tensor:
         mask = causal(diagonal=0) if is_causal else None
-        call = AttentionCall(query, key, value, mask, attn_mask, dropout=dropout_p)
-        output, used = _with_weights(call)
+        output, used = _with_weights(AttentionCall(q, k, v, mask, bias, dropout=dropout))
         weights.append(used)
         return output
 
-    # With weights PyTorch reads the mask, whatever the hint says.
+    # Where weights are requested, PyTorch applies the mask, whatever the hint says.
     hint = options.get("is_causal", False) and options.get("attn_mask") is None
     output, _ = _multi_head_by(
         attention, args, {**options, "need_weights": False, "is_causal": hint}
@@ -212,7 +208,7 @@ def _multi_head(
 def _multi_head_by(
     attention: Callable[..., Tensor], args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """PyTorch's own `multi_head_attention_forward`, line by line, on another attention function."""
+    """PyTorch's own `multi_head_attention_forward`, with another attention function."""
     names = {
         **F.__dict__,
         "scaled_dot_product_attention": attention,
@@ -233,11 +229,11 @@ def _never(_: object) -> bool:
 def _with_weights(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """The output, and the weights that made it: after dropout, with their gradients."""
     tensors = call.query, call.key, call.value
-    trains = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if not trains and not call.dropout:
+    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if not needs_grad and not call.dropout:
         output, seen = run_seen(call, Lens())
         return output, seen.dense().to(output.dtype)
-    # Attending to the identity gives the weights themselves, by the same draw.
+    # Attending to the identity matrix gives the weights, with the same ones dropped.
     size, channels = call.key.shape[2], call.value.shape[3]
     eye = torch.eye(size, dtype=call.value.dtype, device=call.value.device)
     both = torch.cat((call.value, eye.expand(*call.value.shape[:2], -1, -1)), dim=-1)

@@ -1,10 +1,10 @@
-"""Attention calls of compiled functions: run uncompiled while someone intercepts them.
+"""Attention calls of compiled functions: run uncompiled while calls are intercepted.
 
-A graph of `torch.compile` calls no Python that could be asked. While calls are intercepted,
-compiled functions and modules therefore run uncompiled (PyTorch's stance "force_eager"): the same
-numbers, more slowly. The stance is one for the whole process, so the first block sets it and the
-last one gives it back, in whichever threads they end; other threads' compiled functions run
-uncompiled meanwhile too. Where the compiler was never loaded, nothing happens.
+A graph of `torch.compile` makes no Python call that could be intercepted. While calls are
+intercepted, compiled functions and modules therefore run uncompiled (PyTorch's stance
+"force_eager"): the same numbers, more slowly. The stance is that of the whole process: the first
+block sets it and the last one to end restores it, in whichever thread; other threads' compiled
+functions run uncompiled meanwhile too. Where the compiler was never loaded, nothing happens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 from limelight.errors import UnavailableError
 
 WRAPPED = "_orig_mod"
-"""What a compiled module calls the one that it was made of."""
+"""The attribute of a compiled module that holds the original one."""
 
 _lock = Lock()
 _blocks = 0
@@ -30,7 +30,7 @@ _stance: AbstractContextManager[None] | None = None
 
 @contextmanager
 def uncompiled() -> Generator[None]:
-    """Within the block, what is compiled by `torch.compile` runs uncompiled."""
+    """Within the block, what `torch.compile` compiled runs uncompiled."""
     if torch.compiler.is_compiling():
         yield
     elif _is_compiler_loaded():
@@ -40,7 +40,7 @@ def uncompiled() -> Generator[None]:
         finally:
             _leave()
     else:
-        # To load the compiler takes a second, which nobody waits for who compiles nothing.
+        # Loading the compiler takes a second, which those who compile nothing should not wait for.
         yield
         if _is_compiler_loaded() and _has_compiled():
             warnings.warn(
@@ -52,7 +52,7 @@ def uncompiled() -> Generator[None]:
 
 
 def uncompiled_module(model: nn.Module) -> nn.Module:
-    """The module that `torch.compile` was given, of one that it made; any other module itself."""
+    """The original of a module that `torch.compile` made; any other module itself."""
     inner = model._modules.get(WRAPPED)  # pyright: ignore[reportPrivateUsage]
     return model if inner is None else inner
 
