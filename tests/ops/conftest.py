@@ -1,4 +1,4 @@
-"""The kernels are what these tests are about: where they are missing, nothing here may pass."""
+"""These tests test the kernels, so without them none may pass."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ FULL = Lens(
 )
 
 
-def sizes(b=2, h=4, g=2, i=19, j=23, d=8, e=6, dtype=torch.float32):
+def tensors(b=2, h=4, g=2, i=19, j=23, d=8, e=6, dtype=torch.float32):
     torch.manual_seed(b + h + i + j)
     return (
         torch.randn(b, h, i, d, dtype=torch.float64).to(dtype),
@@ -56,10 +56,10 @@ def check_pooled(pooled, dense: np.ndarray, cells: tuple[int, int], tolerance: f
 
 
 def check_links(links, dense: Tensor, k: int, tolerance: float) -> None:
-    """The k largest of each row, largest first, each with its own place.
+    """The k largest of each row, largest first, each with its own index.
 
-    A link without weight is no link: −1 stands where fewer than k keys have a weight. Weights too
-    small to be normal numbers may be nothing or not, as an implementation rounds.
+    A key without weight is no link: the index is −1 where fewer than k keys have a weight. A weight
+    below the normal numbers may be rounded to 0 or not.
     """
     b, h, i, j = dense.shape
     assert links.weights.shape == links.indices.shape == (b, h, i, k)
@@ -68,20 +68,18 @@ def check_links(links, dense: Tensor, k: int, tolerance: float) -> None:
     best = torch.zeros(b, h, i, k, dtype=torch.float64)
     best[..., :kept] = dense.topk(kept).values
     torch.testing.assert_close(links.weights.double(), best, atol=tolerance, rtol=0)
-    there = links.indices >= 0
-    assert torch.equal(there, links.weights > 0)
+    is_link = links.indices >= 0
+    assert torch.equal(is_link, links.weights > 0)
     assert (links.weights.diff(dim=-1) <= 0).all()
-    count = there.sum(-1)
+    count = is_link.sum(-1)
     assert (count >= (dense >= torch.finfo(links.weights.dtype).tiny).sum(-1).clamp_max(k)).all()
     assert (count <= (dense > 0).sum(-1).clamp_max(k)).all()
     if j:
-        at = dense.gather(-1, links.indices.clamp_min(0))
-        torch.testing.assert_close(
-            torch.where(there, at, 0.0), links.weights.double(), atol=tolerance, rtol=0
-        )
+        expected = dense.gather(-1, links.indices.clamp_min(0)).masked_fill(~is_link, 0.0)
+        torch.testing.assert_close(links.weights.double(), expected, atol=tolerance, rtol=0)
     for row in links.indices.reshape(-1, k).tolist():
-        real = [index for index in row if index >= 0]
-        assert len(set(real)) == len(real)
+        keys = [index for index in row if index >= 0]
+        assert len(set(keys)) == len(keys)
 
 
 def check_seen(seen: Seen, q: Tensor, k: Tensor, v: Tensor, tolerance=1e-5, **options) -> None:

@@ -51,7 +51,7 @@ def split(draw: st.DrawFn, total: int) -> list[int]:
 
 @st.composite
 def leaf_masks(
-    draw: st.DrawFn, b: int, h: int, i: int, j: int, dice: torch.Generator
+    draw: st.DrawFn, b: int, h: int, i: int, j: int, rng: torch.Generator
 ) -> Mask | Tensor:
     rule = draw(
         st.sampled_from(
@@ -81,12 +81,12 @@ def leaf_masks(
         case "blocks":
             size = draw(st.sampled_from([1, 7, 16, 64]))
             shape = draw(st.sampled_from([1, h])), -(-i // size), -(-j // size)
-            layout = torch.rand(shape, generator=dice) < 0.5
+            layout = torch.rand(shape, generator=rng) < 0.5
             return ll.blocks(layout, size)
         case "anchors":
             return ll.anchors(draw(st.lists(st.integers(0, j - 1), max_size=3)) if j else [])
         case "without":
-            links = torch.randint(1 << 20, (draw(st.integers(0, 40)), 2), generator=dice)
+            links = torch.randint(1 << 20, (draw(st.integers(0, 40)), 2), generator=rng)
             return ll.without(links % torch.tensor([i, j]) if i and j else [])
         case "documents":
             rows = split(draw, i)
@@ -96,18 +96,17 @@ def leaf_masks(
             return ll.documents(rows, columns, inside=draw(st.sampled_from(INSIDE)))
         case _:
             shape = draw(st.sampled_from([(b, h, i, j), (1, 1, i, j), (b, 1, 1, j), (i, 1), (j,)]))
-            return torch.rand(shape, generator=dice) < 0.6
+            return torch.rand(shape, generator=rng) < 0.6
 
 
 @st.composite
 def masks(
-    draw: st.DrawFn, b: int, h: int, i: int, j: int, dice: torch.Generator
+    draw: st.DrawFn, b: int, h: int, i: int, j: int, rng: torch.Generator
 ) -> Mask | Tensor | None:
-    leaves = draw(st.lists(leaf_masks(b, h, i, j, dice), max_size=3))
+    leaves = draw(st.lists(leaf_masks(b, h, i, j, rng), max_size=3))
     if not leaves:
         return None
-    negated = [draw(st.integers(0, 4)) == 0 for _ in leaves]
-    leaves = [~as_mask(leaf) if no else leaf for leaf, no in zip(leaves, negated, strict=True)]
+    leaves = [~as_mask(leaf) if draw(st.integers(0, 4)) == 0 else leaf for leaf in leaves]
     mask = leaves[0]
     for leaf in leaves[1:]:
         mask = mask & leaf if draw(st.booleans()) else mask | leaf
@@ -117,10 +116,10 @@ def masks(
 @st.composite
 def calls(draw: st.DrawFn, longest: int = 80) -> Call:
     """Float32 calls of every kind: lengths, groups, strides, masks, biases, caps."""
-    dice = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
 
     def randn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=dice)
+        return torch.randn(*shape, generator=rng)
 
     b, g = draw(st.integers(0, 3)), draw(st.integers(1, 3))
     h = g * draw(st.integers(1, 3))
@@ -132,7 +131,7 @@ def calls(draw: st.DrawFn, longest: int = 80) -> Call:
         key, value = randn(b, j, g, d + e).transpose(1, 2).split([d, e], dim=3)
     else:
         query, key, value = randn(b, h, i, d), randn(b, g, j, d), randn(b, g, j, e)
-    options: dict[str, Any] = {"mask": draw(masks(b, h, i, j, dice))}
+    options: dict[str, Any] = {"mask": draw(masks(b, h, i, j, rng))}
     match draw(st.sampled_from(["none", "none", "tensor", "alibi"])):
         case "tensor":
             shape = draw(st.sampled_from([(b, h, i, j), (1, h, 1, j), (h, i, 1), (i, j)]))

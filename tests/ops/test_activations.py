@@ -1,4 +1,4 @@
-"""The curves against PyTorch's own in float64, forward and backward."""
+"""The activations against PyTorch's own in float64, forward and backward."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch.nn import functional as F
 
 from limelight.ops.activations import gelu, gelu_tanh, swiglu
 
-CURVES: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "gelu": (gelu, F.gelu),
     "gelu_tanh": (gelu_tanh, lambda x: F.gelu(x, approximate="tanh")),
     "swiglu": (swiglu, lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]),
 }
 
 
-@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("shape", [(2,), (3, 14), (1, 2, 6), (5, 8192 + 6), (0, 4), (70000,)])
-def test_values_and_gradients(curve: str, shape: tuple[int, ...]):
-    ours, theirs = CURVES[curve]
+def test_values_and_gradients_are_those_of_pytorch(name: str, shape: tuple[int, ...]):
+    ours, theirs = ACTIVATIONS[name]
     x = (4 * torch.randn(shape)).requires_grad_()
     exact = x.detach().double().requires_grad_()
     y, expected = ours(x), theirs(exact)
@@ -37,9 +37,9 @@ def test_values_and_gradients(curve: str, shape: tuple[int, ...]):
     assert torch.allclose(x.grad.double(), exact.grad, rtol=3e-6, atol=3e-6)
 
 
-@pytest.mark.parametrize("curve", ["gelu", "gelu_tanh"])
-def test_the_whole_line(curve: str):
-    ours, theirs = CURVES[curve]
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+def test_gelu_over_the_whole_range_of_float32(name: str):
+    ours, theirs = ACTIVATIONS[name]
     x = torch.cat((torch.linspace(-30, 30, 100001), torch.logspace(-30, 30, 200)))
     error = (ours(x).double() - theirs(x.double())).abs()
     assert (error <= 3e-7 * x.double().abs().clamp(min=1)).all()
@@ -47,9 +47,9 @@ def test_the_whole_line(curve: str):
     assert ours(torch.tensor([float("inf")])).item() == float("inf")
 
 
-@pytest.mark.parametrize("curve", CURVES)
-def test_what_the_kernel_does_not_take_goes_to_pytorch(curve: str):
-    ours, theirs = CURVES[curve]
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_what_the_kernel_does_not_take_goes_to_pytorch(name: str):
+    ours, theirs = ACTIVATIONS[name]
     x = torch.randn(4, 6)
     for other in (x.double(), x.bfloat16(), x.T.contiguous().T, x[:, ::3]):
         assert torch.allclose(ours(other), theirs(other), atol=1e-6)
@@ -60,9 +60,9 @@ def test_what_the_kernel_does_not_take_goes_to_pytorch(curve: str):
     assert torch.allclose(leaf.grad, slope, atol=1e-5)
 
 
-@pytest.mark.parametrize("curve", CURVES)
-def test_what_watches_tensors_is_served_by_pytorch(curve: str):
-    ours, theirs = CURVES[curve]
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_modes_and_forward_gradients_are_served_by_pytorch(name: str):
+    ours, theirs = ACTIVATIONS[name]
     x = torch.randn(4, 6)
     with FakeTensorMode():
         fake = torch.empty(4, 6)
@@ -77,9 +77,9 @@ def test_what_watches_tensors_is_served_by_pytorch(curve: str):
     assert torch.allclose(traced(other), theirs(other), atol=1e-6)
 
 
-@pytest.mark.parametrize("curve", CURVES)
-def test_second_gradients(curve: str):
-    ours, theirs = CURVES[curve]
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_second_gradients_are_those_of_pytorch(name: str):
+    ours, theirs = ACTIVATIONS[name]
     results: list[Tensor] = []
     for function in (ours, theirs):
         x = torch.linspace(-2, 2, 12).requires_grad_()
@@ -89,6 +89,6 @@ def test_second_gradients(curve: str):
     assert torch.allclose(*results, atol=1e-5)
 
 
-def test_an_odd_axis_has_no_halves():
+def test_swiglu_of_an_odd_axis_raises():
     with pytest.raises(RuntimeError):
         swiglu(torch.randn(3, 5))

@@ -1,4 +1,4 @@
-"""`attend` as its callers use it: choices, errors, packed input."""
+"""`attend`: errors, the choice of a backend, packed input, biases, sinks, memory."""
 
 from __future__ import annotations
 
@@ -82,19 +82,19 @@ def test_wrong_input_is_named_before_anything_is_computed(
 
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 @pytest.mark.parametrize("found", [None, "a", [[1.0]]])
-def test_what_is_no_tensor_is_named(name: str, found: object, untyped: None) -> None:
+def test_an_argument_that_is_not_a_tensor_is_named(name: str, found: object, untyped: None) -> None:
     words = f"{name} must be a torch.Tensor, found {type(found).__name__}"
-    given = dict.fromkeys(("query", "key", "value"), x(1, 1, 2, 2)) | {name: found}
+    tensors = dict.fromkeys(("query", "key", "value"), x(1, 1, 2, 2)) | {name: found}
     packed = dict.fromkeys(("query", "key", "value"), x(2, 1, 2)) | {name: found}
     with pytest.raises(DtypeError, match=words):
-        ll.attend(**given)
+        ll.attend(**tensors)
     with pytest.raises(DtypeError, match=words):
         ll.attend_packed(**packed, lengths=[2])
 
 
 @pytest.mark.parametrize("option", ["scale", "softcap", "dropout"])
 @pytest.mark.parametrize("found", ["a", "0.5", [1.0], ()])
-def test_what_is_no_number_is_named(option: str, found: object, untyped: None) -> None:
+def test_an_option_that_is_not_a_number_is_named(option: str, found: object, untyped: None) -> None:
     with pytest.raises(OptionError, match=f"{option} must be .* number|{option} must be at least"):
         ll.attend(*[x(1, 1, 2, 2)] * 3, **{option: found})
 
@@ -111,7 +111,7 @@ def test_the_choice_is_explained_under_autocast_too() -> None:
         assert ll.explain_choice(q, q, v).impl == "native"
 
 
-def test_an_implementation_asked_for_by_name_serves_or_raises(untyped: None) -> None:
+def test_an_implementation_requested_by_name_serves_or_raises(untyped: None) -> None:
     wide = torch.randn(1, 1, 4, 8, dtype=torch.float64)
     assert ll.explain_choice(wide, wide, wide).impl == "tiled"
     for name in ("tiled", "reference"):
@@ -134,13 +134,13 @@ def test_other_devices_run_on_pytorchs_own_kernels(causal: bool) -> None:
     far = torch.empty(2, 4, 5, 8, device="meta"), *[torch.empty(2, 2, 5, 8, device="meta")] * 2
     assert ll.explain_choice(*far, mask=mask).impl == "torch"
     assert ll.attend(*far, mask=mask).shape == (2, 4, 5, 8)
-    # The call it makes is the right one; here on the CPU, where it can be computed.
+    # The same call of PyTorch on the CPU, where it can be computed.
     q, k, v = x(2, 4, 5, 8), x(2, 2, 5, 8), x(2, 2, 5, 8)
     found, _ = torch_kernels.attend(check_problem(q, k, v, mask=mask, scale=0.3))
     assert torch.allclose(found, ll.attend(q, k, v, mask=mask, scale=0.3), atol=1e-5)
 
 
-def test_what_pytorchs_kernels_do_not_serve_stays_in_linear_memory() -> None:
+def test_what_pytorchs_kernels_do_not_serve_is_tiled() -> None:
     far = torch.empty(1, 2, 3, 8, device="meta"), *[torch.empty(1, 2, 5, 8, device="meta")] * 2
     for options in (
         {"mask": ll.causal()}, {"softcap": 2.0}, {"mask": ll.window(2)}, {"lens": ll.Lens(top=1)}
@@ -163,10 +163,10 @@ def test_packed_equals_each_sequence_alone() -> None:
     assert torch.allclose(out, torch.cat(alone), atol=1e-6)
 
 
-def test_alibi_is_the_bias_it_stands_for() -> None:
+def test_alibi_equals_the_bias_of_its_formula() -> None:
     q, k = x(2, 6, 5, 8), x(2, 6, 9, 8)
-    places = torch.arange(5)[:, None] + 4 - torch.arange(9)
-    table = -ll.alibi(6).slopes[:, None, None] * places.abs()
+    distances = (torch.arange(5)[:, None] + 4 - torch.arange(9)).abs()
+    table = -ll.alibi(6).slopes[:, None, None] * distances
     assert torch.allclose(
         ll.attend(q, k, k, bias=ll.alibi(6)), ll.attend(q, k, k, bias=table), atol=1e-5
     )
@@ -181,7 +181,7 @@ def test_softcap_bounds_the_scores() -> None:
 
 @pytest.mark.parametrize("variant", [causal_lower_right, causal_upper_left])
 def test_pytorchs_causal_biases_are_masks(variant: Callable[[int, int], Tensor]) -> None:
-    """Their memory holds no numbers: read as a table they gave garbage."""
+    """Their memory holds no values: read as a tensor they give garbage."""
     q, k, v = x(2, 4, 5, 8), x(2, 4, 8, 8), x(2, 4, 8, 8)
     bias = variant(5, 8)
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
@@ -197,21 +197,21 @@ def test_pytorchs_causal_biases_are_masks(variant: Callable[[int, int], Tensor])
         ll.attend(q, k[:, :, :7], v[:, :, :7], bias=bias)
 
 
-class Strange(torch.Tensor):
+class Subclass(torch.Tensor):
     """A subclass whose memory could mean anything."""
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda t: t.as_subclass(Strange), "is a Strange, expected a plain torch.Tensor"),
+        (lambda t: t.as_subclass(Subclass), "is a Subclass, expected a plain torch.Tensor"),
         (lambda t: t.to_sparse(), "is a sparse_coo tensor, expected a dense one"),
         (lambda t: torch.nested.nested_tensor(list(t), layout=torch.jagged), "is a nested tensor"),
         (lambda t: torch.nested.nested_tensor(list(t)), "is a nested tensor"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*")
-def test_tensors_that_memory_does_not_tell_are_refused(
+def test_tensors_whose_memory_does_not_hold_their_values_are_refused(
     make: Callable[[Tensor], Tensor], words: str
 ) -> None:
     plain = x(2, 2, 4, 8)
@@ -232,10 +232,10 @@ def test_tensors_that_memory_does_not_tell_are_refused(
 def test_lengths_and_layers_take_dense_tensors(untyped: None) -> None:
     lengths = torch.tensor([2, 1])
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    for odd in (lengths.to_sparse(), nested):
+    for tensor in (lengths.to_sparse(), nested):
         for make in (ll.padding, ll.documents, ll.anchors, ll.alibi):
             with pytest.raises(DtypeError, match="expected a dense one"):
-                make(odd)
+                make(tensor)
     with pytest.raises(DtypeError, match="x is a nested tensor"):
         ll.Attention(8, heads=2)(torch.nested.nested_tensor([x(3, 8), x(4, 8)]))
     with pytest.raises(DtypeError, match="query is a nested tensor"):
@@ -248,7 +248,7 @@ def test_lengths_and_layers_take_dense_tensors(untyped: None) -> None:
 def test_forbidden_keys_have_no_influence_on_gradients(
     impl: str, bad: float, softcap: float | None
 ) -> None:
-    """Padding may hold anything: 0 · NaN made the gradient of every query NaN."""
+    """Padding may hold anything: 0 · NaN would make the gradient of every query NaN."""
     plain = [x(2, 4, 9, 8), x(2, 2, 9, 8), x(2, 2, 9, 8)]
     padded = [tensor.clone() for tensor in plain]
     for tensor in padded[1:]:
@@ -264,7 +264,7 @@ def test_forbidden_keys_have_no_influence_on_gradients(
 
 
 @pytest.mark.parametrize("impl", ["native", "reference"])
-def test_a_key_of_nan_is_unknown_to_the_queries_that_do_not_see_it(impl: str) -> None:
+def test_a_key_of_nan_does_not_reach_the_gradient_of_queries_that_do_not_see_it(impl: str) -> None:
     q, k, v = (x(1, 2, 6, 8) for _ in range(3))
     k[:, :, 4] = float("nan")
     q.requires_grad_()
@@ -274,7 +274,7 @@ def test_a_key_of_nan_is_unknown_to_the_queries_that_do_not_see_it(impl: str) ->
     assert grad[:, :, 4:].isnan().all()
 
 
-def test_a_sink_is_not_lost_among_very_low_scores() -> None:
+def test_a_sink_beside_one_key_of_a_very_low_score() -> None:
     q, k, v = (x(1, 2, 3, 8) for _ in range(3))
     for low in (-1e9, -1e5):
         call = ll.AttentionCall(
@@ -294,7 +294,7 @@ LOW = [-1e9, 1e9, -1.05e9, -2e38, 7e30]
 def test_a_sink_shares_with_several_keys_as_low_as_itself(
     impl: str, low: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log-sum-exp of six keys at −1e9 is −1e9 in float32: the sink drew 1/2 instead of 1/7."""
+    """The log-sum-exp of six keys at −1e9 is −1e9 in float32: by it the sink would take 1/2."""
     q, k, v = (x(2, 4, 6, 8) for _ in range(3))
     sinks = torch.full((4,), low, requires_grad=True)
     monkeypatch.setattr(tiled, "TILE", 1 << 6)
@@ -316,7 +316,7 @@ def test_a_sink_shares_with_several_keys_as_low_as_itself(
 
 
 @pytest.mark.parametrize("low", [-1e9, -1.05e9, 0.0])
-def test_a_link_cut_among_very_low_scores_takes_its_weight_along(low: float) -> None:
+def test_a_link_cut_among_very_low_scores_leaves_the_other_weights(low: float) -> None:
     q, k, v = (x(2, 4, 6, 8) for _ in range(3))
     call = ll.AttentionCall(q, k, v, bias=torch.full((6, 6), low))
     before = call.attend(lens=ll.Lens())[1].dense()
@@ -327,8 +327,8 @@ def test_a_link_cut_among_very_low_scores_takes_its_weight_along(low: float) -> 
 
 
 @pytest.mark.parametrize("impl", ["native", "tiled", "reference"])
-def test_a_given_normaliser_of_nothing_leaves_the_sink(impl: str) -> None:
-    """log(exp(−∞) + exp(sink)) is the sink; it gave NaN."""
+def test_a_given_normaliser_of_minus_infinity_leaves_the_sink(impl: str) -> None:
+    """log(exp(−∞) + exp(sink)) is the sink, not NaN."""
     q, k, v = (x(1, 2, 6, 8) for _ in range(3))
     sinks, nothing = torch.tensor([0.3, -2.0]), torch.full((1, 2, 6), -torch.inf)
     problem = check_problem(q, k, v, sinks=sinks, lse=nothing)
@@ -339,7 +339,7 @@ def test_a_given_normaliser_of_nothing_leaves_the_sink(impl: str) -> None:
 
 @pytest.mark.parametrize("lens", [None, ll.Lens(top=1)])
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_sign_that_torch_has_put_off_is_read(which: int, lens: ll.Lens | None) -> None:
+def test_a_lazily_negated_tensor_is_resolved(which: int, lens: ll.Lens | None) -> None:
     tensors = [x(1, 2, 5, 8) for _ in range(3)]
     lazy = list(tensors)
     tensors[which] = torch.randn(1, 2, 5, 8, dtype=torch.complex64).conj().imag
@@ -354,11 +354,11 @@ def test_a_sign_that_torch_has_put_off_is_read(which: int, lens: ll.Lens | None)
 @pytest.mark.parametrize("impl", ["native", "tiled", "reference"])
 @pytest.mark.parametrize("low", [-1e4, -1e9])
 def test_very_low_scores_are_normalised(impl: str, low: float) -> None:
-    """exp(s − lse) in float32 loses log n: rows summed to n at −1e9."""
+    """exp(s − lse) in float32 loses log n: rows would sum to n at −1e9."""
     q = x(1, 1, 300, 8)
     bias = torch.full((300, 300), low)
     out, seen = ll.attend(q, q, q, bias=bias, lens=ll.Lens(entropy=True), impl=impl)
-    # What float32 keeps of a score beside such a bias is what the row is normalised by.
+    # Of the scores as float32 rounds them beside such a bias.
     scores = (q @ q.mT / 8**0.5 + bias).double()
     weights = scores.softmax(-1)
     for part, exact in (
@@ -374,7 +374,7 @@ def test_very_low_scores_are_normalised(impl: str, low: float) -> None:
 def test_linear_memory_without_the_kernels_forward_and_backward(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As on a GPU: no tensor of the way holds more than a tile, where the weights are 2 million."""
+    """As on a GPU: no tensor on the way is larger than a tile, where the weights are 2 million."""
     monkeypatch.setattr(native, "why_not", lambda *_: "not here")
     monkeypatch.setattr(tiled, "TILE", 1 << 14)
     q, k, v = (x(1, 2, 1024, 8).requires_grad_() for _ in range(3))
@@ -433,13 +433,13 @@ def test_a_mask_is_lowered_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_choice_is_made_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    choices = []
     why_not = native.why_not
-    monkeypatch.setattr(native, "why_not", lambda *a: asked.append(1) or why_not(*a))
+    monkeypatch.setattr(native, "why_not", lambda *a: choices.append(1) or why_not(*a))
     q = x(1, 2, 6, 8).requires_grad_()
     ll.attend(q, q, q, mask=ll.padding([4]), lens=ll.Lens(top=1, received=True))[0].sum().backward()
     ll.attend(q, q, q, dropout=0.5).sum().backward()
-    assert asked == [1, 1]
+    assert choices == [1, 1]
 
 
 UNDER_COMPILE = """
@@ -464,8 +464,8 @@ except RuntimeError as error:
 """
 
 
-def test_under_compile_errors_are_ours_and_no_memory_is_quadratic_in_silence() -> None:
-    """In a process of its own: torch.compile cannot trace the checks of types that tests add."""
+def test_under_compile_errors_are_ours_and_the_tiled_form_breaks_the_graph() -> None:
+    """In a process of its own: torch.compile cannot trace the type checks that the tests add."""
     ran = subprocess.run(
         [sys.executable, "-c", UNDER_COMPILE], capture_output=True, text=True, check=False
     )
@@ -473,7 +473,7 @@ def test_under_compile_errors_are_ours_and_no_memory_is_quadratic_in_silence() -
     assert "double True\nTrue" in ran.stdout, ran.stdout + ran.stderr
 
 
-def test_the_source_of_a_seen_holds_no_graph() -> None:
+def test_the_source_of_a_seen_is_detached() -> None:
     slopes = torch.rand(2, requires_grad=True)
     q = x(1, 2, 6, 8)
     _, seen = ll.attend(q, q, q, bias=ll.alibi(slopes * 2), lens=ll.Lens())

@@ -27,7 +27,7 @@ EPS = {torch.float32: 2.0**-23, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10
 
 
 class Gradients(NamedTuple):
-    """Of the inputs that a problem has."""
+    """Of the inputs of a problem; None for those that it does not have."""
 
     query: Tensor | None
     key: Tensor | None
@@ -55,75 +55,72 @@ def problem_of(call: Call, **options: object) -> Problem:
 
 def differentiate(problem: Problem, flow: Cotangents, implementation: object) -> Gradients:
     """Gradients by autograd through `native` or `reference`."""
-    leaves = [None if one is None else one.detach().requires_grad_() for one in inputs(problem)]
+    leaves = [None if x is None else x.detach().requires_grad_() for x in inputs(problem)]
     differentiated = replace(problem, **dict(zip(Gradients._fields, leaves, strict=True)))
     out, lse = implementation.attend(differentiated)
     ends, starts = [out], [flow.out.to(out.dtype)]
     if flow.lse is not None:
         ends, starts = [out, lse], [*starts, flow.lse.to(lse.dtype)]
-    present = [one for one in leaves if one is not None]
+    present = [leaf for leaf in leaves if leaf is not None]
     found = iter(torch.autograd.grad(ends, present, starts))
-    return Gradients(*(None if one is None else next(found) for one in leaves))
+    return Gradients(*(None if leaf is None else next(found) for leaf in leaves))
 
 
 def in_dtype(problem: Problem, dtype: torch.dtype) -> Problem:
-    wide = {name: None if one is None else one.to(dtype)
-            for name, one in zip(Gradients._fields, inputs(problem), strict=True)}  # fmt: skip
+    wide = {name: None if x is None else x.to(dtype)
+            for name, x in zip(Gradients._fields, inputs(problem), strict=True)}  # fmt: skip
     return replace(problem, **wide)
 
 
 def magnitudes(problem: Problem, flow: Cotangents) -> Gradients:
     """The gradients with every term taken positive: what rounding errors are measured against.
 
-    The differences dP − D cancel (with one key wholly), and the scores' own rounding enters through
-    exp, hence the sizes of the terms rather than of their sum.
+    The differences dP − D cancel (wholly, with one key), and the rounding of the scores enters
+    through exp, hence the sizes of the terms rather than of their sum.
     """
     p = in_dtype(problem, torch.float64)
     scores = reference.scores(p)
     weights, lse = reference.normalise(p, scores)
     group = p.query.shape[1] // p.key.shape[1]
-    key, value = (one.abs().repeat_interleave(group, dim=1) for one in (p.key, p.value))
+    key, value = (x.abs().repeat_interleave(group, dim=1) for x in (p.key, p.value))
     kept = torch.ones_like(weights)
     if p.dropout:
         keep = dropout.keep(p.seed, p.dropout, p.extent.h, reference.whole(p))
         kept = keep / (1 - p.dropout)
     flow_out = flow.out.double().abs()
-    towards = kept * (flow_out @ value.mT)
-    through = (weights * towards).sum(-1, keepdim=True)
-    drawn_back = through[..., 0]
+    grad_weights = kept * (flow_out @ value.mT)
+    row_sums = (weights * grad_weights).sum(-1, keepdim=True)
+    grad_given_lse = row_sums[..., 0]
     if flow.lse is not None:
-        through = through + flow.lse.double().abs()[..., None]
-    # exp(s − lse) is as wrong as s (a product, a bias) and lse are large
+        row_sums = row_sums + flow.lse.double().abs()[..., None]
+    # The relative error of exp(s − lse) grows with s (a product, a bias) and lse.
     rounded = p.query.abs() @ key.mT * abs(p.scale) + scores.abs() + lse[..., None].abs()
     terms = torch.where(weights > 0, 1 + rounded, 0.0)
-    slope = weights * (towards + through) * terms
+    grad_scores = weights * (grad_weights + row_sums) * terms
 
-    def heads(x: Tensor) -> Tensor:
+    def sum_groups(x: Tensor) -> Tensor:
         return x.unflatten(1, (-1, group)).sum(2)
 
-    bias = None
+    bias = slopes = sinks = given_lse = None
     if p.bias is not None:
-        bias = slope.sum_to_size(p.bias.shape)
-    slopes = None
+        bias = grad_scores.sum_to_size(p.bias.shape)
     if p.slopes is not None:
-        away = Region.whole(p.extent, slope.device).behind.abs()
-        slopes = (slope * away).sum((0, 2, 3))
-    sinks = None
+        away = Region.whole(p.extent, grad_scores.device).behind.abs()
+        slopes = (grad_scores * away).sum((0, 2, 3))
     if p.sinks is not None:
         sink = p.sinks[:, None]
-        drawn = torch.exp(sink - lse) * through[..., 0] * (1 + sink.abs() + lse.abs())
-        sinks = drawn.sum((0, 2))
-    given = None
+        by_row = torch.exp(sink - lse) * row_sums[..., 0] * (1 + sink.abs() + lse.abs())
+        sinks = by_row.sum((0, 2))
     if p.lse is not None:
-        given = drawn_back * terms.amax(-1) if terms.shape[-1] else drawn_back
+        given_lse = grad_given_lse * terms.amax(-1) if terms.shape[-1] else grad_given_lse
     return Gradients(
-        abs(p.scale) * slope @ key,
-        abs(p.scale) * heads(slope.mT @ p.query.abs()),
-        heads((weights * kept * terms).mT @ flow_out),
+        abs(p.scale) * grad_scores @ key,
+        abs(p.scale) * sum_groups(grad_scores.mT @ p.query.abs()),
+        sum_groups((weights * kept * terms).mT @ flow_out),
         bias,
         slopes,
         sinks,
-        given,
+        given_lse,
     )
 
 
@@ -171,13 +168,13 @@ def random_problem(b: int, h: int, g: int, i: int, j: int, d: int, e: int, **opt
     st.sampled_from([None, None, "sinks", "lse"]),
 )
 def test_within_the_error_bound_of_float64(
-    call: Call, dtype: torch.dtype, chance: float, with_lse: bool, beside: str | None
+    call: Call, dtype: torch.dtype, probability: float, with_lse: bool, normaliser: str | None
 ) -> None:
-    problem = problem_of(call.to(dtype), dropout=chance)
+    problem = problem_of(call.to(dtype), dropout=probability)
     b, h, i, _ = problem.extent
-    if beside == "sinks":
+    if normaliser == "sinks":
         problem = replace(problem, sinks=torch.randn(h))
-    elif beside == "lse":
+    elif normaliser == "lse":
         problem = replace(problem, lse=torch.randn(b, h, i, dtype=torch.float64) + 2)
     check(problem, flow_of(problem, with_lse))
 
@@ -190,7 +187,7 @@ def test_many_tiles_are_within_the_bound(call: Call, with_lse: bool) -> None:
 
 
 @pytest.mark.parametrize("d", [1, 8, 15, 16, 17, 33, 64, 96, 128, 200, 256])
-def test_every_head_size(d: int) -> None:
+def test_every_head_size_is_within_the_bound(d: int) -> None:
     problem = random_problem(1, 2, 1, 70, 140, d, max(1, d - 3), mask=ll.causal())
     check(problem, flow_of(problem, with_lse=True))
 
@@ -198,19 +195,19 @@ def test_every_head_size(d: int) -> None:
 @pytest.mark.parametrize("repeats", list(product([False, True], repeat=4)))
 def test_the_gradient_of_a_bias_sums_over_the_axes_it_repeats(repeats: tuple[bool, ...]) -> None:
     sizes = (2, 4, 140, 150)
-    shape = [1 if once else size for once, size in zip(repeats, sizes, strict=True)]
+    shape = [1 if repeated else size for repeated, size in zip(repeats, sizes, strict=True)]
     bias = torch.randn(shape)
     problem = random_problem(2, 4, 2, 140, 150, 8, 8, bias=bias, softcap=3.0)
     check(problem, flow_of(problem, with_lse=True))
 
 
-def test_the_gradient_of_slopes() -> None:
+def test_the_gradient_of_slopes_is_within_the_bound() -> None:
     problem = random_problem(2, 4, 2, 150, 170, 16, 16, bias=ll.alibi(4), mask=ll.causal())
     check(problem, flow_of(problem, with_lse=True))
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_agrees_with_pytorch(causal: bool) -> None:
+def test_gradients_agree_with_pytorchs(causal: bool) -> None:
     q, k, v = (torch.randn(2, 3, 200, 64, requires_grad=True) for _ in range(3))
     flow = torch.randn(2, 3, 200, 64)
     peer = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -220,8 +217,8 @@ def test_agrees_with_pytorch(causal: bool) -> None:
         torch.autograd.grad(peer, (q, k, v), flow),
         strict=True,
     )
-    for mine, theirs in pairs:
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +234,7 @@ def test_agrees_with_pytorch(causal: bool) -> None:
     ],
 )
 def test_the_reference_passes_gradcheck(options: dict) -> None:
-    """The specification that the kernels are held to, against differences."""
+    """The specification of the kernels, against finite differences."""
     shapes = (1, 2, 5, 3), (1, 1, 5, 3), (1, 1, 5, 2)
     q, k, v = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes)
 
@@ -251,22 +248,22 @@ def test_the_reference_passes_gradcheck(options: dict) -> None:
 # --- the edges ------------------------------------------------------------------------------------
 
 
-def test_rows_and_keys_that_nobody_may_see_have_no_gradient() -> None:
+def test_masked_rows_and_keys_have_a_gradient_of_zero() -> None:
     allowed = torch.ones(20, 30, dtype=torch.bool)
     allowed[3] = False
     allowed[:, 7] = False
     q, k, v = torch.randn(1, 1, 20, 8), torch.randn(1, 1, 30, 8), torch.randn(1, 1, 30, 8)
-    for one in (q, k, v):
-        one.requires_grad_()
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
     ll.attend(q, k, v, mask=allowed, impl="native").sum().backward()
     assert bool(q.grad[0, 0, 3].eq(0).all())
     assert bool(k.grad[0, 0, 7].eq(0).all())
     assert bool(v.grad[0, 0, 7].eq(0).all())
-    assert all(bool(one.grad.isfinite().all()) for one in (q, k, v))
+    assert all(bool(tensor.grad.isfinite().all()) for tensor in (q, k, v))
 
 
 @pytest.mark.parametrize(("b", "i", "j"), [(0, 3, 3), (1, 0, 3), (1, 3, 0), (1, 0, 0), (2, 1, 1)])
-def test_sizes_of_zero_and_one(b: int, i: int, j: int) -> None:
+def test_sizes_of_zero_and_one_are_within_the_bound(b: int, i: int, j: int) -> None:
     problem = random_problem(b, 2, 1, i, j, 4, 5)
     check(problem, flow_of(problem))
     query = differentiate(problem, flow_of(problem), native).query
@@ -274,7 +271,7 @@ def test_sizes_of_zero_and_one(b: int, i: int, j: int) -> None:
         assert bool(query.eq(0).all())
 
 
-def test_only_what_is_asked_for() -> None:
+def test_only_the_inputs_that_require_it_get_a_gradient() -> None:
     q, k, v = (torch.randn(1, 1, 9, 8) for _ in range(3))
     k.requires_grad_()
     ll.attend(q, k, v, impl="native").sum().backward()
@@ -283,25 +280,27 @@ def test_only_what_is_asked_for() -> None:
     assert k.grad.shape == k.shape
 
 
-def test_gradients_are_laid_out_as_their_inputs() -> None:
-    """A projection seen as `b h i d` gets its gradient without a copy."""
+def test_gradients_have_the_layout_of_their_inputs() -> None:
+    """A projection viewed as `b h i d` gets its gradient without a copy."""
     q, k, v = (torch.randn(2, 40, 3, 16).transpose(1, 2).requires_grad_() for _ in range(3))
     out = ll.attend(q, k, v, impl="native")
     grads = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
-    for grad, one in zip(grads, (q, k, v), strict=True):
-        assert grad.stride() == one.stride()
+    for grad, tensor in zip(grads, (q, k, v), strict=True):
+        assert grad.stride() == tensor.stride()
 
 
-def test_a_gradient_that_repeats() -> None:
-    """`out.sum()` sends back one number seen as a whole tensor: all strides 0."""
+def test_an_expanded_gradient_of_the_output() -> None:
+    """The gradient of `out.sum()` is one number expanded to a tensor: all strides are 0."""
     q, k, v = (torch.randn(1, 2, 50, 16, requires_grad=True) for _ in range(3))
     out = ll.attend(q, k, v, impl="native")
     expanded = torch.autograd.grad(out, (q, k, v), torch.ones(()).expand_as(out), retain_graph=True)
     dense = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
-    assert all(torch.equal(one, two) for one, two in zip(expanded, dense, strict=True))
+    assert all(
+        torch.equal(found, expected) for found, expected in zip(expanded, dense, strict=True)
+    )
 
 
-def test_second_order_gradients_say_that_they_are_not_there() -> None:
+def test_second_order_gradients_are_refused() -> None:
     q, k, v = (torch.randn(1, 1, 4, 4, requires_grad=True) for _ in range(3))
     (grad,) = torch.autograd.grad(ll.attend(q, k, v, impl="native").sum(), q, create_graph=True)
     with pytest.raises(UnavailableError, match="impl='reference'"):
@@ -311,8 +310,10 @@ def test_second_order_gradients_say_that_they_are_not_there() -> None:
 # --- the same every time --------------------------------------------------------------------------
 
 
-def backward_op(problem: Problem, flow: Cotangents) -> tuple[Tensor, ...]:
-    """The backward op itself, from one forward pass."""
+def run_forward(
+    problem: Problem, flow: Cotangents
+) -> tuple[tuple[object, ...], Tensor, Tensor, Cotangents]:
+    """The arguments of `run_backward`, from one forward pass."""
     program, tables = (), ()
     if problem.mask is not None:
         program, tables = problem.mask.lower(problem.extent, problem.query.device)
@@ -333,31 +334,31 @@ def run_backward(call: tuple, out: Tensor, lse: Tensor, flow: Cotangents) -> tup
 @example(Call(*(torch.randn(3, 2, 300, 16) for _ in range(3)), {"bias": torch.randn(300, 300)}))
 def test_gradients_do_not_depend_on_the_number_of_threads(call: Call) -> None:
     problem = problem_of(call, dropout=0.1)
-    start = backward_op(problem, flow_of(problem, with_lse=True))
+    arguments = run_forward(problem, flow_of(problem, with_lse=True))
     before = torch.get_num_threads()
     results = []
     try:
         for threads in (1, 2, 3, 2):
             torch.set_num_threads(threads)
-            results.append(run_backward(*start))
+            results.append(run_backward(*arguments))
     finally:
         torch.set_num_threads(before)
-    for other in results[1:]:
-        for one, two in zip(results[0], other, strict=True):
-            assert torch.equal(one, two)
+    for result in results[1:]:
+        for found, expected in zip(result, results[0], strict=True):
+            assert torch.equal(found, expected)
 
 
-def test_many_python_threads_at_once() -> None:
+def test_concurrent_python_threads_get_the_same_gradients() -> None:
     problem = random_problem(1, 2, 1, 500, 500, 32, 32, mask=ll.causal())
-    start = backward_op(problem, flow_of(problem))
-    alone = run_backward(*start)
+    arguments = run_forward(problem, flow_of(problem))
+    alone = run_backward(*arguments)
     with ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(run_backward, *start) for _ in range(12)]
+        futures = [pool.submit(run_backward, *arguments) for _ in range(12)]
         for future in futures:
             assert all(torch.equal(a, b) for a, b in zip(alone, future.result(), strict=True))
 
 
-# --- in a process of its own ----------------------------------------------------------------------
+# --- memory, and the generic build ----------------------------------------------------------------
 
 _MEMORY = """
 import resource, torch, limelight as ll
@@ -381,8 +382,8 @@ for options in ({}, {"mask": ll.causal()}, {"bias": torch.randn(70, 90), "softca
     native, plain = (
         torch.autograd.grad(ll.attend(q, k, v, impl=impl, **options), (q, k, v), flow)
         for impl in ("native", "reference"))
-    for one, two in zip(native, plain):
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    for found, expected in zip(native, plain):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 print("agrees")
 """
 

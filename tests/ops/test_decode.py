@@ -1,4 +1,4 @@
-"""Few queries against a cache: split over the keys, the same answer whatever the split."""
+"""Few queries against a cache: the keys are split, with the same result whatever the split."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ def thread_counts() -> Iterator[tuple[int, ...]]:
     torch.set_num_threads(before)
 
 
-def cache_of(dice: torch.Generator, b: int, g: int, j: int, d: int, spare: int) -> Tensor:
-    """The first j places of a cache with spare columns; what lies behind must never be read."""
+def cache_of(rng: torch.Generator, b: int, g: int, j: int, d: int, spare: int) -> Tensor:
+    """The first j columns of a cache with spare ones, which must never be read: they are NaN."""
     cache = torch.full((b, g, j + spare, d), float("nan"))
-    cache[:, :, :j] = torch.randn(b, g, j, d, generator=dice)
+    cache[:, :, :j] = torch.randn(b, g, j, d, generator=rng)
     return cache[:, :, :j]
 
 
 @st.composite
 def steps(draw: st.DrawFn) -> Call:
     """Decoding steps of every kind: group sizes, cache layouts, masks, biases, caps."""
-    dice = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
+    rng = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
     b, g, group = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
     i, j = draw(st.integers(1, 8)), draw(st.integers(0, 300))
     h, d = g * group, draw(st.sampled_from([1, 3, 8, 17, 32, 64, 80]))
     e, spare = draw(st.sampled_from([d, d, 1, 24, 100])), draw(st.integers(0, 5))
-    query = torch.randn(b, i, h, d, generator=dice).transpose(1, 2)
-    key, value = cache_of(dice, b, g, j, d, spare), cache_of(dice, b, g, j, e, spare)
-    if draw(st.booleans()):  # a cache laid out b j g d
+    query = torch.randn(b, i, h, d, generator=rng).transpose(1, 2)
+    key, value = cache_of(rng, b, g, j, d, spare), cache_of(rng, b, g, j, e, spare)
+    if draw(st.booleans()):  # a cache with the layout b j g d
         key, value = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (key, value))
-    options: dict[str, Any] = {"mask": draw(masks(b, h, i, j, dice))}
+    options: dict[str, Any] = {"mask": draw(masks(b, h, i, j, rng))}
     match draw(st.sampled_from(["none", "none", "tensor", "alibi"])):
         case "tensor":
             shape = draw(st.sampled_from([(b, h, i, j), (1, h, 1, j), (h, i, 1), (i, j)]))
-            options["bias"] = torch.randn(*shape, generator=dice)
+            options["bias"] = torch.randn(*shape, generator=rng)
         case "alibi":
             options["bias"] = ll.alibi(h)
     options["softcap"] = draw(st.sampled_from([None, None, 1.0, 30.0]))
@@ -70,11 +70,11 @@ def check(problem: Problem) -> None:
     """|native − ref64| ≤ 2·|reference32 − ref64| + ε, for the output and the log-sum-exp."""
     dtype = problem.query.dtype
     exact = reference.attend(wide(problem, torch.float64))
-    usual = reference.attend(wide(problem, torch.float32))
+    float32 = reference.attend(wide(problem, torch.float32))
     found = native.attend(problem)
     assert found[0].dtype == dtype
     assert found[1].dtype == torch.float32
-    for name, ours, plain, truth in zip(("output", "lse"), found, usual, exact, strict=True):
+    for name, ours, plain, truth in zip(("output", "lse"), found, float32, exact, strict=True):
         finite = truth.isfinite()
         assert torch.equal(ours.double()[~finite], truth[~finite]), name
         if not finite.any():
@@ -87,7 +87,7 @@ def check(problem: Problem) -> None:
 
 @settings(max_examples=150)
 @given(call=steps(), dtype=st.sampled_from(DTYPES), dropout=st.sampled_from([0.0, 0.0, 0.3]))
-def test_any_step_is_within_the_rounding_of_the_reference(
+def test_any_decoding_step_is_within_the_error_bound(
     call: Call, dtype: torch.dtype, dropout: float
 ) -> None:
     call = call.to(dtype)
@@ -96,16 +96,14 @@ def test_any_step_is_within_the_rounding_of_the_reference(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("h", "g", "d"), [(8, 8, 64), (8, 2, 128), (9, 3, 64), (6, 1, 40)])
-def test_a_long_cache_is_split_and_put_together_again(
-    h: int, g: int, d: int, dtype: torch.dtype
-) -> None:
+def test_a_long_cache_is_within_the_error_bound(h: int, g: int, d: int, dtype: torch.dtype) -> None:
     for j in (2048, 5001):
         q = torch.randn(1, h, 1, d).to(dtype)
         cache = torch.randn(2, 1, g, 2 * j, d).to(dtype)
         check(check_problem(q, cache[0, :, :, :j], cache[1, :, :, :j], scale=0.5))
 
 
-def test_a_sharp_score_in_one_stretch_outweighs_all_others() -> None:
+def test_a_dominant_score_in_one_split_takes_all_weight() -> None:
     q = torch.ones(1, 2, 1, 16)
     k = torch.randn(1, 1, 6000, 16) * 0.1
     k[0, 0, 4321] = 40.0
@@ -114,7 +112,9 @@ def test_a_sharp_score_in_one_stretch_outweighs_all_others() -> None:
     torch.testing.assert_close(found, v[:, :, 4321:4322].expand(1, 2, 1, 16))
 
 
-def test_the_number_of_threads_changes_no_bit(thread_counts: tuple[int, ...]) -> None:
+def test_the_result_does_not_depend_on_the_number_of_threads(
+    thread_counts: tuple[int, ...],
+) -> None:
     q, k, v = torch.randn(2, 8, 2, 64), torch.randn(2, 2, 4000, 64), torch.randn(2, 2, 4000, 64)
     problem = check_problem(q, k, v, mask=ll.causal() & ll.window(3000), dropout=0.1)
     results = []
@@ -163,7 +163,7 @@ def test_bad_numbers_in_a_key_follow_the_reference(bad: float) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 1, 8), (1, 0, 1, 8), (1, 2, 0, 8)])
-def test_nothing_to_do_is_done(shape: tuple[int, ...]) -> None:
+def test_empty_sizes_give_empty_outputs(shape: tuple[int, ...]) -> None:
     q, k = torch.randn(shape), torch.randn(*shape[:2], 5, 8)
     out, lse = native.attend(check_problem(q, k, k))
     assert out.shape == shape

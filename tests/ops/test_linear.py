@@ -46,7 +46,7 @@ def test_favor_comes_closer_to_softmax_with_more_features(causal: bool) -> None:
     assert errors[2] < 0.03
 
 
-def test_the_seed_decides_the_features() -> None:
+def test_the_seed_determines_the_features() -> None:
     q, k, v = torch.randn(3, 1, 1, 10, 4)
     first, again, other = (
         ll.attend_linear(q, k, v, features="favor", seed=seed) for seed in (1, 1, 2)

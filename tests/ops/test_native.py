@@ -1,4 +1,4 @@
-"""The kernels: every mask against the reference, all types and strides, and torch's machinery."""
+"""The kernels: masks, types and strides against the reference, and torch's compile and vmap."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from torch.library import opcheck
 
 import limelight as ll
 from limelight import _kernels
-from limelight.ops.backends import native
-from limelight.ops.masks.mask import as_mask
+from limelight.ops.backends import native, reference
+from limelight.ops.masks.mask import Mask, as_mask
 from limelight.ops.masks.region import Extent
+from limelight.ops.problem import check_problem
 
-KINDS = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+TOLERANCES = {torch.float32: 3e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 
 def tensors(
@@ -33,9 +34,6 @@ def tensors(
 
 def agree(q: Tensor, k: Tensor, v: Tensor, **options: object) -> None:
     """Output and log-sum-exp of the kernels are those of the reference in float64."""
-    from limelight.ops.backends import reference
-    from limelight.ops.problem import check_problem
-
     problem = check_problem(q, k, v, **options)  # type: ignore[arg-type]
     wide = dict(options)
     if isinstance(options.get("bias"), Tensor):
@@ -43,10 +41,10 @@ def agree(q: Tensor, k: Tensor, v: Tensor, **options: object) -> None:
     exact = check_problem(q.double(), k.double(), v.double(), **wide)  # type: ignore[arg-type]
     out, lse = native.attend(problem)
     expected, expected_lse = reference.attend(exact)
-    error = KINDS[q.dtype]
+    tolerance = TOLERANCES[q.dtype]
     assert out.dtype == q.dtype
     assert lse.dtype == torch.float32
-    assert torch.allclose(out.double(), expected, rtol=error, atol=error)
+    assert torch.allclose(out.double(), expected, rtol=tolerance, atol=tolerance)
     assert torch.allclose(lse.double(), expected_lse, rtol=1e-5, atol=1e-5)
 
 
@@ -85,13 +83,13 @@ MASKS: dict[str, Callable[[int, int], object]] = {
 
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize(("i", "j"), [(150, 333), (333, 150), (64, 64)])
-def test_every_mask(name: str, i: int, j: int) -> None:
+def test_every_mask_agrees_with_the_reference(name: str, i: int, j: int) -> None:
     mask = MASKS[name](i, j)
     q, k, v = tensors(i=i, j=j)
     agree(q, k, v, mask=mask)
 
 
-@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("options", [
     {"softcap": 2.0},
     {"bias": "alibi"},
@@ -100,7 +98,9 @@ def test_every_mask(name: str, i: int, j: int) -> None:
     {"bias": (150, 1), "scale": 0.7},
     {"bias": "alibi", "softcap": 5.0, "scale": -0.3},
 ])  # fmt: skip
-def test_every_option(dtype: torch.dtype, options: dict[str, object]) -> None:
+def test_every_option_agrees_with_the_reference(
+    dtype: torch.dtype, options: dict[str, object]
+) -> None:
     bias = options.get("bias")
     if bias == "alibi":
         options = {**options, "bias": ll.alibi(4)}
@@ -109,9 +109,9 @@ def test_every_option(dtype: torch.dtype, options: dict[str, object]) -> None:
     agree(*tensors(dtype=dtype), mask=ll.causal(), **options)
 
 
-@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("d", [1, 7, 8, 16, 33, 64, 80, 256, 300])
-def test_every_width(dtype: torch.dtype, d: int) -> None:
+def test_every_number_of_channels_agrees_with_the_reference(dtype: torch.dtype, d: int) -> None:
     agree(*tensors(i=50, j=90, d=d, e=d, dtype=dtype))
     agree(*tensors(i=13, j=40, d=d, e=257 - d if d < 257 else 1, dtype=dtype))
 
@@ -119,17 +119,17 @@ def test_every_width(dtype: torch.dtype, d: int) -> None:
 @pytest.mark.parametrize(
     ("i", "j"), [(0, 5), (5, 0), (0, 0), (1, 1), (1, 700), (700, 1), (97, 257)]
 )
-def test_every_length(i: int, j: int) -> None:
+def test_every_length_agrees_with_the_reference(i: int, j: int) -> None:
     agree(*tensors(i=i, j=j), mask=ll.causal())
     agree(*tensors(i=i, j=j))
 
 
 @pytest.mark.parametrize(("h", "g"), [(1, 1), (6, 6), (6, 2), (24, 1), (5, 5), (0, 0)])
-def test_every_grouping(h: int, g: int) -> None:
+def test_every_grouping_of_heads_agrees_with_the_reference(h: int, g: int) -> None:
     agree(*tensors(h=h, g=g, i=60, j=70), mask=ll.window(30, 30))
 
 
-def test_any_strides() -> None:
+def test_strides_do_not_change_the_output() -> None:
     q, k, v = tensors(i=40, j=60, d=32, e=32)
 
     def layouts(x: Tensor) -> list[Tensor]:
@@ -151,8 +151,8 @@ def test_any_strides() -> None:
 
 
 @pytest.mark.parametrize("queries", [1, 40])
-def test_places_beyond_31_bits(queries: int) -> None:
-    """Rows 2^30 elements apart: the third begins where 32 bits no longer count."""
+def test_strides_beyond_31_bits(queries: int) -> None:
+    """Rows 2^30 elements apart: the offset of the third does not fit a signed 32-bit number."""
     q, k, v = tensors(b=1, h=1, g=1, i=queries, j=3, d=16, e=16, dtype=torch.bfloat16)
     far = torch.empty((1 << 31) + 16, dtype=torch.bfloat16)  # only the pages that are used are real
     rows = far.as_strided((1, 1, 3, 16), (0, 0, 1 << 30, 1))
@@ -160,7 +160,7 @@ def test_places_beyond_31_bits(queries: int) -> None:
         rows.copy_(part)
         leaf, near = rows.detach().requires_grad_(), part.clone().requires_grad_()
         found, expected = (
-            ll.attend(q, one if part is k else k, one if part is v else v) for one in (leaf, near)
+            ll.attend(q, x if part is k else k, x if part is v else v) for x in (leaf, near)
         )
         assert torch.equal(found, expected)
         found.sum().backward()
@@ -168,18 +168,18 @@ def test_places_beyond_31_bits(queries: int) -> None:
         assert torch.equal(leaf.grad, near.grad)  # type: ignore[arg-type]
 
 
-def test_the_output_lies_as_the_query_does() -> None:
+def test_the_output_has_the_layout_of_the_query() -> None:
     q, k, v = (torch.randn(2, 50, 4, 32).transpose(1, 2) for _ in range(3))
     assert ll.attend(q, k, v).transpose(1, 2).is_contiguous()
     assert ll.attend(q, k, v, mask=ll.causal()).transpose(1, 2).is_contiguous()
     assert ll.attend(q.contiguous(), k, v, mask=ll.causal()).is_contiguous()
 
 
-@pytest.mark.parametrize("place", ["query", "key", "value"])
+@pytest.mark.parametrize("name", ["query", "key", "value"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_nan_and_infinity_follow_the_reference(place: str, number: float) -> None:
+def test_nan_and_infinity_follow_the_reference(name: str, number: float) -> None:
     q, k, v = tensors(i=70, j=300)
-    {"query": q, "key": k, "value": v}[place][1, 1, 33, 5] = number
+    {"query": q, "key": k, "value": v}[name][1, 1, 33, 5] = number
     found = ll.attend(q, k, v, impl="native")
     expected = ll.attend(q, k, v, impl="reference")
     assert torch.equal(found.isfinite(), expected.isfinite())
@@ -192,7 +192,7 @@ def test_nan_and_infinity_follow_the_reference(place: str, number: float) -> Non
 @pytest.mark.parametrize("i", [1, 70])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_forbidden_values_have_no_influence(mask: str, i: int, number: float) -> None:
-    """Some queries may see the strange value and some may not, in tiles of every kind."""
+    """Some queries may see the non-finite value and some may not, in tiles of every kind."""
     q, k, v = tensors(i=i, j=900)
     for j in (0, 33, 300, 600, 890, 899):
         v[1, :, j, 5] = number
@@ -209,8 +209,8 @@ def test_forbidden_values_have_no_influence(mask: str, i: int, number: float) ->
         ll.attend(q, k, v, mask=allowed, lens=lens, impl=impl)[0]
         for impl in ("native", "reference")
     ]
-    may = as_mask(allowed).dense(i, 900, b=2, h=4)
-    seen = (may[1] & ~v[1, 0, :, 5].isfinite()).any(-1)
+    dense = as_mask(allowed).dense(i, 900, b=2, h=4)
+    seen = (dense[1] & ~v[1, 0, :, 5].isfinite()).any(-1)
     for found in results:
         assert torch.equal(~found[1, :, :, 5].isfinite(), seen)
         assert torch.allclose(found, results[1], atol=1e-5, equal_nan=True)
@@ -228,13 +228,13 @@ def test_large_scores_do_not_overflow() -> None:
         )
         wide = (q * factor).double(), (k * factor).double(), v.double()
         exact = ll.attend(*wide, bias=bias.double(), impl="reference")
-        # Scores of thousands are rounded by 1e-4 each way, and which way differs by build.
+        # Scores of thousands are rounded by up to 1e-4, up or down depending on the build.
         assert bool(((found - exact).abs() <= 4 * (plain - exact).abs().max() + 1e-5).all())
 
 
 @pytest.mark.parametrize("growth", [3.0, 30.0, float("inf"), float("nan")])
-def test_keys_that_overtop_all_before_them(growth: float) -> None:
-    """Later keys weigh against the maximum of earlier ones, unless they are far above it."""
+def test_later_keys_far_above_the_running_maximum(growth: float) -> None:
+    """Weights are relative to the maximum of earlier keys, unless a later key is far above it."""
     q, k, v = tensors(i=100, j=1024, d=32, e=32)
     q, k = q.abs(), k.abs()
     k[:, :, 512:768] *= growth  # the third tile of keys; the fourth is as low as the first again
@@ -257,17 +257,17 @@ def test_dropout_is_that_of_the_reference() -> None:
 @pytest.mark.parametrize(
     "mask", [None, ll.causal(), ll.causal() & ll.window(5), ll.dilated(2, 3) | ll.window(1)]
 )
-def test_the_short_way_and_the_long_way_agree(mask: ll.ops.mask.Mask | None) -> None:
+def test_the_plain_path_and_the_checked_path_agree(mask: Mask | None) -> None:
     q, k, v = tensors(i=33, j=44, d=16, e=16)
     program = () if mask is None else mask.program()
     assert program is not None
-    short = native.attend_plain(q, k, v, program, None)
-    assert short is not None
-    assert torch.equal(short, native.attend(ll.ops.problem.check_problem(q, k, v, mask=mask))[0])
-    assert torch.equal(short, ll.attend(q, k, v, mask=mask))
+    plain = native.attend_plain(q, k, v, program, None)
+    assert plain is not None
+    assert torch.equal(plain, native.attend(check_problem(q, k, v, mask=mask))[0])
+    assert torch.equal(plain, ll.attend(q, k, v, mask=mask))
 
 
-def test_the_short_way_leaves_what_is_not_plain() -> None:
+def test_the_plain_path_declines_what_is_not_plain() -> None:
     q, k, v = tensors(i=3, j=4, d=16, e=16)
     assert native.attend_plain(q.double(), k.double(), v.double(), (), None) is None
     assert native.attend_plain(q, k[:, :, :, :8], v, (), None) is None
@@ -280,10 +280,10 @@ def test_the_short_way_leaves_what_is_not_plain() -> None:
         assert native.attend_plain(q.clone().requires_grad_(), k, v, (), None) is not None
 
 
-# --- torch's machinery ----------------------------------------------------------------------------
+# --- torch.compile, vmap and autocast -------------------------------------------------------------
 
 
-def test_opcheck() -> None:
+def test_the_registered_op_passes_opcheck() -> None:
     q, k, v = (x.requires_grad_() for x in tensors(i=10, j=12, d=8, e=4))
     bias = torch.randn(1, 4, 1, 12, requires_grad=True)
     band = ll.causal().lower(Extent(2, 4, 10, 12), q.device)
@@ -296,9 +296,9 @@ def test_opcheck() -> None:
     opcheck(op, (q, k, v, None, None, sinks, None, None, [], [], 0.3, 0.0, 0.0))
     lse = torch.randn(2, 4, 10, dtype=torch.float64, requires_grad=True)
     opcheck(op, (q, k, v, None, None, None, lse, None, [], [], 0.3, 0.0, 0.0))
-    turned = torch.randn(2, 10, 4, 8).transpose(1, 2)
+    transposed = torch.randn(2, 10, 4, 8).transpose(1, 2)
     seed = torch.tensor(3)
-    call = (turned, k.detach(), v.detach(), None, None, None, None, seed, [], [], 0.3, 0.0, 0.1)
+    call = (transposed, k.detach(), v.detach(), None, None, None, None, seed, [], [], 0.3, 0.0, 0.1)
     opcheck(op, call)
 
 
@@ -364,41 +364,39 @@ layer = ll.Block(ll.Attention(16, heads=4), ll.FeedForward(16))
 whole = torch.compile(layer, fullgraph=True, backend="aot_eager")
 x = torch.randn(2, 7, 16)
 assert torch.allclose(whole(x), layer(x), atol=1e-6)
-print("well")
+print("done")
 """
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_compiles_whole_with_masks_and_gradients(dynamic: bool) -> None:
-    """In a process of its own: the type checks of the tests are not made to be compiled."""
+def test_calls_compile_with_fullgraph_and_gradients(dynamic: bool) -> None:
+    """In a process of its own: torch.compile cannot trace the type checks that the tests add."""
     ran = subprocess.run(
         [sys.executable, "-c", COMPILED.format(dynamic=dynamic)], capture_output=True, text=True
     )
-    assert ran.stdout.strip() == "well", ran.stderr
+    assert ran.stdout.strip() == "done", ran.stderr
 
 
-def test_vmap_and_other_transforms() -> None:
+def test_vmap_and_other_transforms_of_torch_func_agree_with_plain_calls() -> None:
     x = torch.randn(5, 1, 2, 9, 16)
 
-    def call(one: Tensor) -> Tensor:
-        return ll.attend(one, one, one, mask=ll.causal())
+    def call(y: Tensor) -> Tensor:
+        return ll.attend(y, y, y, mask=ll.causal())
 
-    assert torch.allclose(torch.vmap(call)(x), torch.stack([call(one) for one in x]))
-    # torch.func.grad has no rule for registered ops: "auto" leaves it to the reference
-    grads = torch.vmap(torch.func.grad(lambda one: call(one).sum()))(x)
+    assert torch.allclose(torch.vmap(call)(x), torch.stack([call(y) for y in x]))
+    # torch.func.grad has no rule for registered ops: "auto" leaves it to the PyTorch form
+    grads = torch.vmap(torch.func.grad(lambda y: call(y).sum()))(x)
     leaf = x[0].clone().requires_grad_()
     call(leaf).sum().backward()
     assert torch.allclose(grads[0], leaf.grad, atol=1e-5)  # type: ignore[arg-type]
     same = x[:1].expand(5, 1, 2, 9, 16)
-    drops = torch.vmap(lambda one: ll.attend(one, one, one, dropout=0.5), randomness="different")(
-        same
-    )
+    drops = torch.vmap(lambda y: ll.attend(y, y, y, dropout=0.5), randomness="different")(same)
     assert not torch.equal(drops[0], drops[1])
     with pytest.raises(ll.LimelightError, match="lens"):
-        torch.vmap(lambda one: ll.attend(one, one, one, lens=ll.Lens(top=1))[0])(x)
+        torch.vmap(lambda y: ll.attend(y, y, y, lens=ll.Lens(top=1))[0])(x)
 
 
-def test_autocast_as_sdpa_does() -> None:
+def test_autocast_gives_the_type_that_sdpa_gives() -> None:
     q, k, v = tensors(i=9, j=9, h=2, g=2, d=16, e=16)
     with torch.autocast("cpu", torch.bfloat16):
         found = ll.attend(q, k.bfloat16(), v)
@@ -434,7 +432,9 @@ def run_with_isa(isa: str, script: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2), ("float16", 2e-3)]
 )
-def test_each_build_that_runs_here(isa: str, dtype: str, tolerance: float) -> None:
+def test_each_build_that_runs_here_agrees_with_the_reference(
+    isa: str, dtype: str, tolerance: float
+) -> None:
     ran = run_with_isa(isa, SCRIPT.format(dtype=dtype, tolerance=tolerance))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == isa

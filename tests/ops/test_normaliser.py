@@ -75,7 +75,7 @@ def test_every_backend_gives_the_weights_of_the_formula(call: Call, kind: str) -
 
 @settings(max_examples=40)
 @given(calls(), st.sampled_from(KINDS))
-def test_the_lens_of_the_kernel_sees_those_weights(call: Call, kind: str) -> None:
+def test_the_lens_of_the_kernel_sees_the_weights_of_the_formula(call: Call, kind: str) -> None:
     problem = with_normaliser(call, kind)
     if 0 in problem.extent:
         return
@@ -98,7 +98,7 @@ def test_the_lens_of_the_kernel_sees_those_weights(call: Call, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tile_of_the_weights_is_a_part_of_all(kind: str) -> None:
+def test_a_tile_is_the_part_of_the_dense_weights(kind: str) -> None:
     q, k, v = torch.randn(2, 4, 9, 8), torch.randn(2, 2, 40, 8), torch.randn(2, 2, 40, 5)
     seen = compute_with_lens(
         with_normaliser(Call(q, k, v, {"mask": ll.causal()}), kind), ll.Lens()
@@ -153,8 +153,7 @@ def test_a_sink_in_a_compiled_call() -> None:
 
 @pytest.mark.parametrize("low", [-1e9, 0.0, 1e9])
 def test_gradients_beside_a_sink_at_large_scores(low: float) -> None:
-    q, k, v = (torch.zeros(1, 1, 5, 4) for _ in range(3))
-    v = torch.randn(1, 1, 5, 4)
+    q, k, v = torch.zeros(1, 1, 5, 4), torch.zeros(1, 1, 5, 4), torch.randn(1, 1, 5, 4)
     sinks = torch.full((1,), low)
     found = []
     for backend in (native, reference):
@@ -169,7 +168,7 @@ def test_gradients_beside_a_sink_at_large_scores(low: float) -> None:
 
 
 def test_factors_survive_beside_a_large_bias() -> None:
-    """log 3 is nothing beside −1e9 in float32: the factors are no part of the scores."""
+    """log 3 is lost beside −1e9 in float32, so the factors are not added to the scores."""
     x = torch.zeros(1, 1, 4, 8)
     for low in (-1e9, -3.4e38):
         call = AttentionCall(x, x, x, bias=torch.full((4, 4), low))
@@ -182,13 +181,13 @@ def test_factors_survive_beside_a_large_bias() -> None:
 
 def test_scaling_twice_multiplies() -> None:
     x = torch.randn(1, 2, 5, 8)
-    once, twice = torch.rand(5) + 0.1, torch.rand(5) + 0.1
+    first, second = torch.rand(5) + 0.1, torch.rand(5) + 0.1
     call = AttentionCall(x, x, x)
-    both = call.scaled(once).scaled(twice).attend()
-    torch.testing.assert_close(both, call.scaled(once * twice).attend())
+    twice = call.scaled(first).scaled(second).attend()
+    torch.testing.assert_close(twice, call.scaled(first * second).attend())
 
 
-def test_a_normaliser_without_digits_is_refused() -> None:
+def test_a_normaliser_too_large_for_float64_is_refused() -> None:
     x = torch.zeros(1, 1, 3, 8)
     call = AttentionCall(x, x, x, bias=torch.full((3, 3), torch.finfo(torch.float32).min))
     with pytest.raises(UnavailableError, match="no digits left"):

@@ -20,7 +20,7 @@ from limelight.ops.project import project
 )
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 7, 8])
 @pytest.mark.parametrize("biased", [False, True])
-def test_few_rows_are_exact(shape: tuple[int, int], rows: int, biased: bool) -> None:
+def test_few_rows_are_as_exact_as_pytorchs(shape: tuple[int, int], rows: int, biased: bool) -> None:
     outputs, channels = shape
     x, weight = torch.randn(rows, channels), torch.randn(shape)
     bias = torch.randn(outputs) if biased else None
@@ -30,19 +30,19 @@ def test_few_rows_are_exact(shape: tuple[int, int], rows: int, biased: bool) -> 
     assert error <= 2 * (F.linear(x, weight, bias) - exact).abs().max() + 1e-5
 
 
-def test_a_bias_of_another_size_is_pytorchs_to_judge() -> None:
+def test_a_bias_of_another_size_is_left_to_pytorch() -> None:
     """The kernel would read beyond its end."""
     x, weight = torch.randn(2, 4), torch.randn(6, 4)
     with torch.no_grad():
-        one = torch.randn(1)
-        torch.testing.assert_close(project(x, weight, one), F.linear(x, weight, one))
+        bias = torch.randn(1)
+        torch.testing.assert_close(project(x, weight, bias), F.linear(x, weight, bias))
         with pytest.raises(RuntimeError, match="expanded size"):
             project(x, weight, torch.randn(5))
         torch.testing.assert_close(project(x, weight[0]), F.linear(x, weight[0]))
 
 
-def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the calls that reach the kernel."""
+def count_kernel_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows by one with each call that reaches the kernel."""
     calls: list[int] = []
     kernels = module.kernels
     assert kernels is not None
@@ -55,8 +55,10 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
-def test_shapes_and_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = called(monkeypatch)
+def test_any_shape_and_stride_of_few_rows_reaches_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = count_kernel_calls(monkeypatch)
     weight = torch.randn(5, 6)
     with torch.inference_mode():
         for x in (
@@ -71,7 +73,7 @@ def test_shapes_and_strides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_kernel_leaves_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = called(monkeypatch)
+    calls = count_kernel_calls(monkeypatch)
     x, weight = torch.randn(2, 6), torch.randn(5, 6)
     with torch.no_grad():
         for a, b in (
@@ -91,7 +93,7 @@ def test_what_the_kernel_leaves_to_pytorch(monkeypatch: pytest.MonkeyPatch) -> N
     assert calls == []
 
 
-def test_what_watches_tensors_is_served_by_pytorch() -> None:
+def test_modes_tracing_and_forward_gradients_are_served_by_pytorch() -> None:
     x, weight = torch.randn(2, 6), torch.randn(5, 6)
     with torch.no_grad():
         with FakeTensorMode():
@@ -107,7 +109,7 @@ def test_what_watches_tensors_is_served_by_pytorch() -> None:
         assert torch.equal(traced(other), F.linear(other, weight))
 
 
-def test_threads_do_not_change_a_bit() -> None:
+def test_the_result_does_not_depend_on_the_number_of_threads() -> None:
     x, weight = torch.randn(3, 640), torch.randn(2000, 640)
     threads = torch.get_num_threads()
     results: list[torch.Tensor] = []

@@ -14,7 +14,7 @@ from limelight.ops.masks.mask import Mask
 from limelight.ops.problem import check_problem
 
 IMPLS = ["reference", "native"]
-both = pytest.mark.parametrize("impl", IMPLS)
+each_implementation = pytest.mark.parametrize("impl", IMPLS)
 
 
 def tolerance(dtype: torch.dtype) -> float:
@@ -39,7 +39,7 @@ def test_within_the_error_bound_of_float64(call: Call, dtype: torch.dtype) -> No
     assert bool((ours <= bound).all()), f"worst excess {(ours - bound).max()}"
 
 
-@both
+@each_implementation
 @given(calls())
 def test_rows_are_weighted_means(impl: str, call: Call) -> None:
     """Attending to ones gives one, or zero where nothing may be attended to."""
@@ -49,7 +49,7 @@ def test_rows_are_weighted_means(impl: str, call: Call) -> None:
     assert torch.allclose(out, expected, atol=1e-5)
 
 
-@both
+@each_implementation
 @given(calls())
 def test_permuting_keys_with_values_changes_nothing(impl: str, call: Call) -> None:
     call.options = {k: v for k, v in call.options.items() if k in ("scale", "softcap")}
@@ -58,7 +58,7 @@ def test_permuting_keys_with_values_changes_nothing(impl: str, call: Call) -> No
     assert torch.allclose(moved.run(impl), call.run(impl), atol=1e-5)
 
 
-@both
+@each_implementation
 @given(calls())
 def test_permuting_queries_permutes_outputs(impl: str, call: Call) -> None:
     call.options = {k: v for k, v in call.options.items() if k in ("scale", "softcap")}
@@ -69,13 +69,13 @@ def test_permuting_queries_permutes_outputs(impl: str, call: Call) -> None:
 
 @given(calls())
 def test_a_mask_and_its_dense_form_agree(call: Call) -> None:
-    """In the kernels, which run a program where the reference itself makes the dense form."""
+    """In the kernels, which run the mask's program; the reference makes the dense form itself."""
     assume(isinstance(call.options["mask"], Mask) and call.allowed().numel())
     other = Call(call.query, call.key, call.value, call.options | {"mask": call.allowed()})
     assert torch.allclose(call.run("native"), other.run("native"), atol=1e-5)
 
 
-@both
+@each_implementation
 @given(calls(longest=40), st.integers(0, 40))
 def test_chunks_of_queries_equal_one_pass(impl: str, call: Call, cut: int) -> None:
     """Prefill, then the rest against the whole cache: the same rows, causal and windowed."""
@@ -91,14 +91,14 @@ def test_chunks_of_queries_equal_one_pass(impl: str, call: Call, cut: int) -> No
         assert torch.allclose(torch.cat([first, rest], 2), whole, atol=1e-5)
 
 
-@both
+@each_implementation
 def test_window_as_wide_as_the_sequence_is_no_window(impl: str) -> None:
     q, k, v = torch.randn(3, 2, 3, 50, 16)
     plain = ll.attend(q, k, v, impl=impl)
     assert torch.equal(ll.attend(q, k, v, mask=ll.window(50, 50), impl=impl), plain)
 
 
-@both
+@each_implementation
 def test_rows_with_nothing_to_attend_to_are_zero_and_have_zero_gradient(impl: str) -> None:
     q, k, v = (torch.randn(1, 2, 6, 8, requires_grad=True) for _ in range(3))
     allowed = torch.ones(6, 6, dtype=torch.bool)
@@ -110,7 +110,7 @@ def test_rows_with_nothing_to_attend_to_are_zero_and_have_zero_gradient(impl: st
     assert not any(x.grad.isnan().any() for x in (q, k, v))
 
 
-@both
+@each_implementation
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_nan_and_infinity_follow_the_reference(impl: str, bad: float) -> None:
     q, k, v = torch.randn(3, 1, 2, 40, 16)
@@ -120,7 +120,7 @@ def test_nan_and_infinity_follow_the_reference(impl: str, bad: float) -> None:
     assert torch.allclose(ll.attend(q, k, v, impl=impl), expected, atol=1e-5, equal_nan=True)
 
 
-@both
+@each_implementation
 def test_dropout_repeats_with_the_seed_and_keeps_the_mean(impl: str) -> None:
     q, k = torch.randn(2, 1, 4, 64, 16)
     v = torch.ones(1, 4, 64, 4)
@@ -134,18 +134,18 @@ def test_dropout_repeats_with_the_seed_and_keeps_the_mean(impl: str) -> None:
 
 def test_dropout_is_the_same_draw_in_every_implementation() -> None:
     q, k, v = torch.randn(3, 2, 4, 70, 16)
-    outs = []
+    outputs = []
     for impl in (*IMPLS, "tiled"):
         torch.manual_seed(5)
-        outs.append(ll.attend(q, k, v, dropout=0.3, mask=ll.causal(), impl=impl))
-    for out in outs[1:]:
-        assert torch.allclose(out, outs[0], atol=1e-5)
+        outputs.append(ll.attend(q, k, v, dropout=0.3, mask=ll.causal(), impl=impl))
+    for output in outputs[1:]:
+        assert torch.allclose(output, outputs[0], atol=1e-5)
 
 
 @settings(max_examples=25)
 @given(calls(longest=6))
 def test_gradcheck_of_the_specification(call: Call) -> None:
-    """Against finite differences along random directions: one for each tensor, not one a number."""
+    """Against finite differences along a random direction for each tensor, not for each element."""
     call = call.to(torch.float64)
     inputs = [x.detach().clone().requires_grad_() for x in (call.query, call.key, call.value)]
     bias = call.options.get("bias")

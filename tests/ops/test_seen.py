@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from lens_checks import FULL, dense64, sizes
+from lens_checks import FULL, dense64, tensors
 from torch import Tensor
 
 import limelight as ll
@@ -17,8 +17,8 @@ from limelight.ops.lens.statistics import Collector
 from limelight.ops.masks.region import Extent
 
 
-def test_drill_down_equals_the_dense_weights():
-    q, k, v = sizes()
+def test_parts_equal_those_of_the_dense_weights():
+    q, k, v = tensors()
     bias = torch.randn(4, 19, 23)
     _, seen = ll.attend(q, k, v, mask=ll.causal(), bias=bias, lens=FULL)
     _, weights = dense64(q, k, v, mask=ll.causal(), bias=bias)
@@ -29,42 +29,42 @@ def test_drill_down_equals_the_dense_weights():
     close(seen.rows([5, -1, 5]), weights[:, :, [5, 18, 5]])
     close(seen.rows(slice(3, 9, 2)), weights[:, :, 3:9:2])
     close(seen.tile(rows=slice(2, 9), columns=slice(-8, None)), weights[:, :, 2:9, -8:])
-    some = seen.heads([3, 0])
-    close(some.dense(), weights[:, [3, 0]])
-    assert torch.equal(some.top.indices, seen.top.indices[:, [3, 0]])
-    assert torch.equal(some.received, seen.received[:, [3, 0]])
-    one = some.batch_row(1)
-    close(one.dense(), weights[1:, [3, 0]])
-    assert torch.equal(one.map.max, some.map.max[1:])
+    heads = seen.heads([3, 0])
+    close(heads.dense(), weights[:, [3, 0]])
+    assert torch.equal(heads.top.indices, seen.top.indices[:, [3, 0]])
+    assert torch.equal(heads.received, seen.received[:, [3, 0]])
+    row = heads.batch_row(1)
+    close(row.dense(), weights[1:, [3, 0]])
+    assert torch.equal(row.map.max, heads.map.max[1:])
 
 
 def test_dense_refuses_beyond_its_limit():
-    q, k, v = sizes()
+    q, k, v = tensors()
     _, seen = ll.attend(q, k, v, lens=Lens())
     with pytest.raises(OptionError, match=r"need 13.7 KB, more than limit = 1000 bytes; .*rows"):
         seen.dense(limit=1000)
     assert seen.dense(limit=2 * 4 * 19 * 23 * 4).shape == (2, 4, 19, 23)
 
 
-def test_nothing_quadratic_is_made(monkeypatch):
-    """However long the text, no tile has more than its share of the weights."""
-    sizes: list[int] = []
+def test_no_tensor_is_quadratic_in_the_sequence(monkeypatch):
+    """However long the text, no tile exceeds the limit."""
+    tile_sizes: list[int] = []
     add = Collector.add
 
-    def watch(sheet, tile):
-        sizes.append(tile.weights.numel())
-        add(sheet, tile)
+    def record_and_add(collector, tile):
+        tile_sizes.append(tile.weights.numel())
+        add(collector, tile)
 
-    monkeypatch.setattr(Collector, "add", watch)
+    monkeypatch.setattr(Collector, "add", record_and_add)
     monkeypatch.setattr(tiled, "TILE", 1 << 13)
     q = torch.randn(1, 2, 512, 4)
     ll.attend(q, q, q, mask=ll.causal(), lens=Lens(top=2, map=(8, 8)), impl="tiled")
-    assert max(sizes) <= 1 << 13
-    assert sum(sizes) == 2 * 512 * 512
+    assert max(tile_sizes) <= 1 << 13
+    assert sum(tile_sizes) == 2 * 512 * 512
 
 
 def test_a_seen_keeps_references_or_nothing():
-    q, k, v = sizes()
+    q, k, v = tensors()
     q.requires_grad_()
     out, seen = ll.attend(q, k, v, lens=Lens(top=2))
     assert seen.source.problem.query.data_ptr() == q.data_ptr()
@@ -78,7 +78,7 @@ def test_a_seen_keeps_references_or_nothing():
 
 
 def test_a_seen_stands_for_its_dense_weights():
-    q, k, v = sizes()
+    q, k, v = tensors()
     _, seen = ll.attend(q, k, v, lens=Lens())
     weights = seen.dense()
     assert seen.shape == weights.shape
@@ -100,57 +100,58 @@ def test_a_seen_stands_for_its_dense_weights():
         _ = seen.nonsense
 
 
-def test_weights_take_the_operators_of_tensors_and_the_functions_of_numpy():
+def test_a_seen_takes_the_operators_of_tensors_and_the_functions_of_numpy():
     weights = torch.rand(1, 2, 3, 4) + 0.1
-    one = Seen.of_weights(weights)
+    seen = Seen.of_weights(weights)
     array = weights.numpy()
     for found, expected in (
-        (-one, -weights), (+one, weights), (abs(one), weights),
-        (one**2, weights**2), (2**one, 2**weights), (1 / one, 1 / weights),
-        (one // 0.3, weights // 0.3), (1 // one, 1 // weights),
-        (one % 0.3, weights % 0.3), (1 % one, 1 % weights),
-        (one == weights[0, 0, 0, 0], weights == weights[0, 0, 0, 0]),
-        (one != 0, weights != 0), (weights.mT @ one, weights.mT @ weights),
-        ((one > 0.5) & (one < 0.9), (weights > 0.5) & (weights < 0.9)),
+        (-seen, -weights), (+seen, weights), (abs(seen), weights),
+        (seen**2, weights**2), (2**seen, 2**weights), (1 / seen, 1 / weights),
+        (seen // 0.3, weights // 0.3), (1 // seen, 1 // weights),
+        (seen % 0.3, weights % 0.3), (1 % seen, 1 % weights),
+        (seen == weights[0, 0, 0, 0], weights == weights[0, 0, 0, 0]),
+        (seen != 0, weights != 0), (weights.mT @ seen, weights.mT @ weights),
+        ((seen > 0.5) & (seen < 0.9), (weights > 0.5) & (weights < 0.9)),
     ):  # fmt: skip
         assert torch.equal(found, expected)
     for found, expected in (
-        (np.mean(one), array.mean()), (np.mean(one, axis=1), array.mean(axis=1)),
-        (np.stack([one, one]), np.stack([array, array])), (np.exp(one), np.exp(array)),
-        (array + one, array + array), (np.float64(2) * one, np.float64(2) * array),
-        (np.add.reduce(one, axis=3), array.sum(3)), (np.einsum("bhij->hj", one), array.sum((0, 2))),
+        (np.mean(seen), array.mean()), (np.mean(seen, axis=1), array.mean(axis=1)),
+        (np.stack([seen, seen]), np.stack([array, array])), (np.exp(seen), np.exp(array)),
+        (array + seen, array + array), (np.float64(2) * seen, np.float64(2) * array),
+        (np.add.reduce(seen, axis=3), array.sum(3)),
+        (np.einsum("bhij->hj", seen), array.sum((0, 2))),
     ):  # fmt: skip
         assert not isinstance(found, torch.Tensor)
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert len({one, one}) == 1
+    assert len({seen, seen}) == 1
 
 
 def test_a_seen_is_found_in_a_list():
-    """Where == gave a tensor, `in` raised: its truth is ambiguous."""
-    one, two = (Seen.of_weights(torch.rand(1, 2, 3, 4)) for _ in range(2))
-    assert one in [None, "a", False, two, one]
-    assert one not in [None, "a", True, two]
-    assert [two, one].index(one) == 1
+    """If == returned a tensor, `in` would raise: its truth value is ambiguous."""
+    seen, other = (Seen.of_weights(torch.rand(1, 2, 3, 4)) for _ in range(2))
+    assert seen in [None, "a", False, other, seen]
+    assert seen not in [None, "a", True, other]
+    assert [other, seen].index(seen) == 1
 
 
-def test_weights_are_not_changed_in_place():
-    one = Seen.of_weights(torch.rand(1, 2, 3, 4))
+def test_changing_weights_in_place_is_refused():
+    seen = Seen.of_weights(torch.rand(1, 2, 3, 4))
 
-    def put() -> None:
-        one[0, 0] = 0
+    def assign() -> None:
+        seen[0, 0] = 0
 
     for change in (
-        put,
-        lambda: one.zero_(),
-        lambda: torch.add(one.dense(), 1, out=one),
-        lambda: np.add(one, 1, out=one),
+        assign,
+        lambda: seen.zero_(),
+        lambda: torch.add(seen.dense(), 1, out=seen),
+        lambda: np.add(seen, 1, out=seen),
     ):
         with pytest.raises(OptionError, match=r"cannot be changed in place.*take dense\(\)"):
             change()
 
 
-def test_seen_of_weights_is_seen_of_the_call():
-    q, k, v = sizes(dtype=torch.float64)
+def test_the_seen_of_dense_weights_equals_that_of_the_call():
+    q, k, v = tensors(dtype=torch.float64)
     _, weights = dense64(q, k, v, mask=ll.causal())
     seen = Seen.of_weights(weights, FULL, value=v)
     _, live = ll.attend(q, k, v, mask=ll.causal(), lens=FULL)
@@ -161,7 +162,7 @@ def test_seen_of_weights_is_seen_of_the_call():
         Seen.of_weights(weights, Lens(value_top=1))
 
 
-def test_the_limit_is_told_as_it_is_documented():
+def test_the_default_limit_is_named_in_gigabytes():
     weights = torch.zeros(1).expand(1, 300, 1000, 1000)
     seen = Seen(Extent(1, 300, 1000, 1000), Lens(), Statistics(weights[..., 0]), None)
     with pytest.raises(OptionError, match=r"need 1.1 GB, more than limit = 1.0 GB"):

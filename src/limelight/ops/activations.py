@@ -1,11 +1,11 @@
-"""The curves of feed-forward layers: gelu in both forms, and swiglu.
+"""The activations of feed-forward layers: gelu in both forms, and swiglu.
 
-    gelu(x)       x · Φ(x), Φ the normal distribution
+    gelu(x)       x · Φ(x), Φ the distribution function of the standard normal
     gelu_tanh(x)  x · (1 + tanh(√(2/π)·(x + 0.044715·x³))) / 2
     swiglu(x)     silu(gate) · up, where x is gate and up side by side
 
-PyTorch's formulas are the specification. In float32 on the CPU one kernel does each in a single
-pass, several times faster than the library's tanh; everywhere else PyTorch's own functions serve.
+PyTorch's formulas are the specification. In float32 on the CPU one kernel computes each in a single
+pass, several times faster than with PyTorch's tanh; everywhere else PyTorch's own functions serve.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def gelu(x: Tensor) -> Tensor:
     >>> gelu(torch.tensor([-1.0, 0.0, 1.0]))
     tensor([-0.1587,  0.0000,  0.8413])
     """
-    return _curve("gelu", x) if _served(x) else F.gelu(x)
+    return _activate("gelu", x) if _serves(x) else F.gelu(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
     >>> gelu_tanh(torch.tensor([-1.0, 0.0, 1.0]))
     tensor([-0.1588,  0.0000,  0.8412])
     """
-    return _curve("gelu_tanh", x) if _served(x) else F.gelu(x, approximate="tanh")
+    return _activate("gelu_tanh", x) if _serves(x) else F.gelu(x, approximate="tanh")
 
 
 def swiglu(x: Tensor) -> Tensor:
@@ -43,14 +43,14 @@ def swiglu(x: Tensor) -> Tensor:
     >>> swiglu(torch.tensor([1.0, 2.0, 10.0, 10.0]))
     tensor([ 7.3106, 17.6159])
     """
-    if _served(x) and x.shape[-1] % 2 == 0:
-        return _curve("swiglu", x)
+    if _serves(x) and x.shape[-1] % 2 == 0:
+        return _activate("swiglu", x)
     gate, up = x.chunk(2, dim=-1)
     return F.silu(gate) * up
 
 
-def _served(x: Tensor) -> bool:
-    """Whether the kernel can take this call."""
+def _serves(x: Tensor) -> bool:
+    """Whether the kernel takes this call."""
     return (
         kernels is not None
         and eager(x)
@@ -60,43 +60,44 @@ def _served(x: Tensor) -> bool:
     )
 
 
-def _curve(curve: str, x: Tensor) -> Tensor:
+def _activate(name: str, x: Tensor) -> Tensor:
     if x.requires_grad and torch.is_grad_enabled():
-        return _Curve.apply(x, curve)
-    return _run(curve, x, None)
+        return _Activation.apply(x, name)
+    return _run(name, x, None)
 
 
-def _run(curve: str, x: Tensor, grad: Tensor | None) -> Tensor:
+def _run(name: str, x: Tensor, grad: Tensor | None) -> Tensor:
+    """The output of the kernel, or with the output's gradient the input's."""
     assert kernels is not None
-    width = x.shape[-1] // 2 if curve == "swiglu" else x.shape[-1]
+    width = x.shape[-1] // 2 if name == "swiglu" else x.shape[-1]
     out = torch.empty_like(x) if grad is not None else x.new_empty((*x.shape[:-1], width))
-    kernels.activation(curve, x, grad, out, out.numel() // max(out.shape[-1], 1), width)
+    kernels.activation(name, x, grad, out, out.numel() // max(out.shape[-1], 1), width)
     return out
 
 
-class _Curve(torch.autograd.Function):
+class _Activation(torch.autograd.Function):
     """The kernel with its gradient; differentiated a second time by PyTorch's own formulas."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, curve: str) -> Tensor:
+    def forward(ctx: Any, x: Tensor, name: str) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.curve = curve
-        return _run(curve, x, None)
+        ctx.activation = name
+        return _run(name, x, None)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         grad = grads[0]
         if torch.is_grad_enabled():  # create_graph=True
-            return _differentiable(ctx.curve, x, grad), None
-        return _run(ctx.curve, x, grad.contiguous()), None
+            return _differentiable_backward(ctx.activation, x, grad), None
+        return _run(ctx.activation, x, grad.contiguous()), None
 
 
-def _differentiable(curve: str, x: Tensor, grad: Tensor) -> Tensor:
-    if curve == "swiglu":
+def _differentiable_backward(name: str, x: Tensor, grad: Tensor) -> Tensor:
+    if name == "swiglu":
         gate, up = x.chunk(2, dim=-1)
-        share = torch.sigmoid(gate)
-        slope = share * (1 + gate * (1 - share))
-        return torch.cat((grad * up * slope, grad * gate * share), dim=-1)
-    form = "tanh" if curve == "gelu_tanh" else "none"
+        sigmoid = torch.sigmoid(gate)
+        slope = sigmoid * (1 + gate * (1 - sigmoid))
+        return torch.cat((grad * up * slope, grad * gate * sigmoid), dim=-1)
+    form = "tanh" if name == "gelu_tanh" else "none"
     return torch.ops.aten.gelu_backward(grad, x, approximate=form)

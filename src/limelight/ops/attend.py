@@ -1,4 +1,4 @@
-"""The one operation: exact attention over whatever implementation serves best."""
+"""The one operation: exact attention, by the first implementation that serves a call."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def attend(
     tensor([[[[1.0000, 0.0000],
               [0.2689, 0.7311]]]])
     """
-    undropped = isinstance(dropout, float | int) and dropout == 0
-    if bias is None and softcap is None and undropped and lens is None:
+    no_dropout = isinstance(dropout, float | int) and dropout == 0
+    if bias is None and softcap is None and no_dropout and lens is None:
         program = () if mask is None else mask.program() if isinstance(mask, Mask) else None
         if program is not None and isinstance(impl, str) and impl in ("auto", "native"):
             output = native.attend_plain(query, key, value, program, scale)
@@ -110,17 +110,17 @@ def prepare(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Proble
 
 
 def autocast(tensor: Tensor) -> Tensor:
-    """The tensor in the type that torch.autocast asks for, as PyTorch's own attention takes it."""
+    """The tensor in the type that torch.autocast casts the inputs of attention to."""
     return tensor.to(autocast_type(tensor)) if isinstance(tensor, Tensor) else tensor
 
 
 def autocast_type(tensor: Tensor) -> torch.dtype:
-    """The type in which torch.autocast, if it is at work, hands the tensor to attention."""
+    """The type that torch.autocast, if it is enabled, casts this input of attention to."""
     device = tensor.device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return tensor.dtype
-    narrow = tensor.is_floating_point() and tensor.dtype != torch.float64
-    return torch.get_autocast_dtype(device) if narrow else tensor.dtype
+    is_cast = tensor.is_floating_point() and tensor.dtype != torch.float64
+    return torch.get_autocast_dtype(device) if is_cast else tensor.dtype
 
 
 def compute(problem: Problem, impl: Implementation = "auto") -> tuple[Tensor, Tensor]:

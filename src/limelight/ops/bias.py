@@ -28,7 +28,7 @@ class Alibi:
 
     slopes: Tensor
     added: Tensor | None = None
-    """what is added to the scores besides; broadcasts to `b h i j`"""
+    """also added to the scores; broadcasts to `b h i j`"""
 
     def __add__(self, table: Tensor) -> Alibi:
         return Alibi(self.slopes, table if self.added is None else self.added + table)
@@ -48,7 +48,11 @@ def alibi(slopes: int | Sequence[float] | Tensor) -> Alibi:
 
 
 def _paper_slopes(heads: int) -> list[float]:
-    """2^(−8/h), 2^(−16/h), ...; between powers of two the next power's odd ones fill up."""
+    """2^(−8/h), 2^(−16/h), … for h a power of two.
+
+    Any other number of heads has the slopes of the power below it, then every other one of the
+    power above.
+    """
     check_whole("alibi heads", heads, 1, 1 << 20)
     power = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * (t + 1) / power) for t in range(power)]

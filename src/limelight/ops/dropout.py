@@ -1,7 +1,7 @@
 """Which weights dropout keeps: a pure function of seed, batch, head, query and key.
 
-Being a function of the place alone, it does not depend on tiles, threads or implementation, and the
-backward pass draws it again instead of storing it. `csrc/attention/dropout.h` computes the same.
+So it does not depend on tiles, threads or implementation, and the backward pass draws it again
+instead of storing it. `csrc/attention/dropout.h` computes the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def threshold(dropout: float) -> int:
 
 
 def keep(seed: Tensor, dropout: float, heads: int, region: Region) -> Tensor:
-    """The weights of a region that stay: bool `b h r c`; `heads` is h of the whole call."""
+    """Which weights of a region are kept: bool `b h r c`; `heads` is h of the whole call."""
     device = region.rows.device
     seed = seed.to(device)
     batch = torch.arange(region.batches.start, region.batches.stop, device=device)

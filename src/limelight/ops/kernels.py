@@ -26,7 +26,7 @@ except ImportError:  # the package works without its kernels, on its PyTorch for
 _C: Any = torch._C  # pyright: ignore[reportPrivateUsage]
 _forward_ad: Any = torch.autograd.forward_ad
 _PLAIN = (Tensor, torch.nn.Parameter)
-# Bound here: to look them up in torch at every small call takes longer than to call them.
+# Bound once: looking them up in torch takes longer than calling them.
 _is_compiling = torch.compiler.is_compiling
 _is_autocast_enabled = torch.is_autocast_enabled
 _tracing_state = _C._get_tracing_state
@@ -35,14 +35,14 @@ _peek_transform = _C._functorch.peek_interpreter_stack
 
 
 def missing() -> str | None:
-    """Why the kernels are not there at all, or None."""
+    """Why there are no kernels, or None."""
     return _missing if kernels is None else None
 
 
 def eager(*tensors: Tensor | None) -> bool:
     """Whether a call is plain: no compiler, tracer, transform, mode, autocast, subclass, lazy sign.
 
-    Without tensors: whether the moment is plain.
+    Without tensors: whether the context is plain.
     """
     if _is_compiling():
         return False
@@ -60,12 +60,12 @@ def eager(*tensors: Tensor | None) -> bool:
 
 
 def transformed() -> bool:
-    """Whether torch.compile or a transform is at work: tensors may then have no numbers."""
+    """Whether torch.compile or a transform is active: tensors may then have no values."""
     return torch.compiler.is_compiling() or _C._functorch.peek_interpreter_stack() is not None
 
 
-def transform() -> str | None:
-    """The transform of torch that is at work and has no rule for the kernels, or None."""
+def unsupported_transform() -> str | None:
+    """Why the kernels cannot run under the active transform of torch, or None."""
     if torch.compiler.is_compiling():
         return None
     if _forward_ad._current_level >= 0:
@@ -77,10 +77,10 @@ def transform() -> str | None:
 
 
 def outputs(query: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Empty tensors for the output, of a type, and for the log-sum-exp.
+    """Empty tensors for the output, in this type, and for the log-sum-exp.
 
-    Where the query is a `b i h d` projection seen as `b h i d`, the output is laid out alike, so
-    that joining the heads before the output projection copies nothing.
+    Where the query is a `b i h d` projection viewed as `b h i d`, the output has the same layout,
+    so that joining the heads before the output projection copies nothing.
     """
     b, h, i, _ = query.shape
     e = value.shape[3]
@@ -91,6 +91,6 @@ def outputs(query: Tensor, value: Tensor, dtype: torch.dtype) -> tuple[Tensor, T
 
 
 def dense_last(tensor: Tensor) -> Tensor:
-    """The tensor itself if it is what its memory holds and its last axis is dense, else a copy."""
+    """The tensor, copied if it is lazily negated or its last axis is not dense."""
     tensor = tensor.resolve_neg()
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()

@@ -5,7 +5,7 @@ Softmax attention weighs key j for query i by exp(scale · q_i·k_j). If that is
 
     output_i = φ(q_i)ᵀ (Σ_j φ(k_j) v_jᵀ) / φ(q_i)ᵀ Σ_j φ(k_j)
 
-It is a different operation from `attend`, and says so by its name.
+It is a different operation from `attend`, hence the name of its own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def attend_linear(
             https://arxiv.org/abs/2006.16236). "favor" estimates softmax attention without bias by
             positive random features (Choromanski et al. 2020, https://arxiv.org/abs/2009.14794);
             its error falls with the square root of `rank`, and grows fast with the scores.
-        causal: query i sees the keys up to its own place; needs i = j.
+        causal: query i sees the keys up to its own position; needs as many queries as keys.
         scale: of the softmax that "favor" estimates; 1/√d unless given.
         rank: the number of random features, 4·d unless given.
         seed: draws the random features; the same seed gives the same output.
@@ -119,15 +119,15 @@ def _sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _causal_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Within a chunk by its small matrix, before it by the running state."""
+    """Keys of a query's own chunk by a small matrix, earlier ones by the running state."""
     state = k.new_zeros(*k.shape[:2], k.shape[3], v.shape[3])
     total = k.new_zeros(*k.shape[:2], k.shape[3], 1)
     parts: list[Tensor] = []
     for qs, ks, vs in zip(q.split(CHUNK, 2), k.split(CHUNK, 2), v.split(CHUNK, 2), strict=True):
-        near = (qs @ ks.mT).tril()
-        above = near @ vs + qs @ state
-        below = near.sum(-1, keepdim=True) + qs @ total
-        parts.append(above / below)
+        own = (qs @ ks.mT).tril()
+        numerator = own @ vs + qs @ state
+        denominator = own.sum(-1, keepdim=True) + qs @ total
+        parts.append(numerator / denominator)
         state = state + ks.mT @ vs
         total = total + ks.sum(2)[..., None]
     return torch.cat(parts, 2) if parts else v

@@ -27,7 +27,7 @@ def attend_packed(
     dropout: float = 0.0,
     impl: Implementation = "auto",
 ) -> Tensor:
-    """`attend` over sequences laid end to end, each attending only within itself.
+    """`attend` over concatenated sequences, each attending only within itself.
 
     Args:
         query: `total h d`, the queries of all sequences one after the other.

@@ -58,10 +58,10 @@ class Problem:
     seed: Tensor | None
     """of dropout: one whole number, a tensor so that torch.compile and vmap can draw it"""
     sinks: Tensor | None = None
-    """h: the score of a key without value, which only draws weight; absent where lse is given"""
+    """h: the score of a key without value, which only takes weight; None where lse is given"""
     lse: Tensor | None = None
-    """b h i: what the rows are normalised by in place of their own log-sum-exp; −∞: by nothing, as
-    a row without keys"""
+    """b h i: what the rows are normalised by in place of their own log-sum-exp; −∞ gives a row of
+    zeros, as in a row without keys"""
     factors: Tensor | None = None
     """broadcasts to b h i j, always with 4 axes"""
 
@@ -77,14 +77,14 @@ class Problem:
         return self.sinks is None and self.lse is None
 
     @property
-    def trains(self) -> bool:
+    def needs_grad(self) -> bool:
         """Whether a gradient is needed."""
         return torch.is_grad_enabled() and any(
             tensor.requires_grad for tensor in self.tensors().values()
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the call by their names, those of the mask left out."""
+        """The tensors of the call by name, without those of the mask."""
         names = ("query", "key", "value", "bias", "slopes", "sinks", "lse", "factors")
         tensors = {name: getattr(self, name) for name in names}
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -105,9 +105,9 @@ def widest(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.device.type == "mps" else tensor.double()
 
 
-def exceeds(numbers: Tensor, size: float) -> bool:
-    """Whether the absolute value of a finite one is larger."""
-    return bool((numbers.isfinite() & (numbers.abs() > size)).any())
+def exceeds(tensor: Tensor, bound: float) -> bool:
+    """Whether any finite element is above `bound` in absolute value."""
+    return bool((tensor.isfinite() & (tensor.abs() > bound)).any())
 
 
 def check_problem(

@@ -1,8 +1,8 @@
 """x·Wᵀ + b, fast also for a few rows.
 
-A model that writes one token at a time multiplies a single row by every matrix it has: all the
+A model that generates one token at a time multiplies a single row by every matrix it has: all the
 work is reading the matrices. PyTorch's product does that on one core; the kernel behind `project`
-reads each weight once, on all of them.
+reads each weight once, on all cores.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def project(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _serves(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernel takes this call: a few rows of float32 on the CPU, and no gradient."""
-    if torch.is_grad_enabled():  # first, because it is what training answers
+    if torch.is_grad_enabled():  # checked first, for training
         return False
     return (
         eager(x, weight, bias)

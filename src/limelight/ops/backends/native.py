@@ -7,7 +7,7 @@ from torch import Tensor
 
 from limelight.ops.backends.native_lens import Buffers
 from limelight.ops.backends.protocol import Extras
-from limelight.ops.kernels import eager, kernels, missing, transform, transformed
+from limelight.ops.kernels import eager, kernels, missing, transformed, unsupported_transform
 from limelight.ops.lens.spec import Lens, Statistics
 from limelight.ops.masks.mask import Lowered
 from limelight.ops.problem import Problem, exceeds
@@ -20,11 +20,11 @@ else:
 NAME = "native"
 REASON = "the fused CPU kernel serves this call"
 
-_KINDS = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 COARSE = 2.0**10
-"""From here on the rounding of float32 scores in the kernels' units, log2, shows beside numbers
-that were rounded in others: it exceeds 1e-4."""
+"""Larger scores are rounded by more than 1e-4 in float32: in the kernels' units, log2, they no
+longer match numbers that were rounded in others."""
 
 
 def why_not(problem: Problem, extras: Extras) -> str | None:
@@ -34,16 +34,16 @@ def why_not(problem: Problem, extras: Extras) -> str | None:
     query = problem.query
     if query.device.type != "cpu":
         return f"the kernels run on the CPU, the tensors are on {query.device}"
-    if query.dtype not in _KINDS:
+    if query.dtype not in _DTYPES:
         return f"the kernels take float32, bfloat16 and float16, the tensors are {query.dtype}"
     del extras
-    return transform() or _too_coarse(problem)
+    return unsupported_transform() or _too_coarse(problem)
 
 
 def _too_coarse(problem: Problem) -> str | None:
     """Why the kernels' float32 would lose what the caller gives beside large scores, or None."""
     if problem.lse is not None and (transformed() or exceeds(problem.lse, COARSE)):
-        return "the log-sum-exp that is given may be too large for the kernels' float32"
+        return "the given log-sum-exp may be too large for the kernels' float32"
     if problem.factors is None or problem.bias is None:
         return None
     if transformed() or exceeds(problem.bias.amax(-1), COARSE):
@@ -88,12 +88,12 @@ def attend_plain(
 ) -> Tensor | None:
     """The output of a call with at most a mask without tables, on plain tensors; otherwise None.
 
-    A small call costs less than torch's dispatcher, or than checking it in Python: where nothing of
-    torch watches, the kernel's own check is enough.
+    A small call costs less than torch's dispatcher, or than checks in Python: where no mode or
+    transform of torch is active, the kernel's own checks suffice.
     """
     if kernels is None or not eager():
         return None
     try:
         return kernels.attend_plain(query, key, value, program, scale, torch.is_grad_enabled())
-    except (RuntimeError, AttributeError):  # sparse, nested, no tensors: the checks say it in words
+    except (RuntimeError, AttributeError):  # sparse, nested, no tensor: `check_problem` raises
         return None

@@ -1,8 +1,8 @@
 """What the kernels record for a lens: buffers that they fill, and the statistics in them.
 
-What belongs to a query (top links, entropy, ...) is recorded while its scores pass by. What belongs
-to a key or to a cell of a map needs final weights: those of a few rows are kept until the rows
-are done, and summed then.
+What belongs to a query (top links, entropy, ...) is recorded in the sweep over its scores. What
+belongs to a key or to a cell of a map needs final weights: those of a few rows are kept until the
+rows are done, and summed then.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from limelight.ops.lens.spec import Lens, Links, Pooled, Statistics
+from limelight.ops.lens.statistics import cell_sizes
 from limelight.ops.masks.region import Extent
 
 _PIECES = 32
-"""A call that sums over queries is cut into about so many jobs, whatever the number of threads, so
+"""About how many jobs a call that sums over queries is cut into, whatever the number of threads, so
 that its sums are the same on all machines."""
-_STEADY = 512
-"""Queries whose weights are added up in float32 before they go to a float64 sum."""
+_FLOAT32_QUERIES = 512
+"""Queries whose weights are summed in float32 before they are added to a float64 sum."""
 
 
 class Buffers(NamedTuple):
@@ -28,11 +29,11 @@ class Buffers(NamedTuple):
     rows: dict[str, Tensor | int]
     """what belongs to queries"""
     pooled: dict[str, Tensor | int] | None
-    """what belongs to keys and cells; None where nothing of the kind is asked for"""
+    """what belongs to keys and cells; None where nothing of the kind is requested"""
 
     @classmethod
     def of(cls, extent: Extent, lens: Lens, value: Tensor) -> Buffers:
-        """Empty buffers for what a fitted lens asks for."""
+        """Empty buffers for what a fitted lens records."""
         pooled = None if _by_rows_only(lens) else _pooled_buffers(extent, lens, value)
         return cls(_row_buffers(extent, lens), pooled)
 
@@ -45,7 +46,7 @@ class Buffers(NamedTuple):
 
 
 def _by_rows_only(lens: Lens) -> bool:
-    """Whether all that a lens asks for is known of each row by itself."""
+    """Whether all that a lens records belongs to single rows."""
     return not (lens.received or lens.map or lens.value_top)
 
 
@@ -86,7 +87,7 @@ def _row_statistics(lse: Tensor, buffers: dict[str, Tensor | int]) -> Statistics
 
 def _pooled_buffers(extent: Extent, lens: Lens, value: Tensor) -> dict[str, Tensor | int]:
     b, h, i, j = extent
-    rows, columns = lens.map or (-(-i // _STEADY) or 1, 1)
+    rows, columns = lens.map or (-(-i // _FLOAT32_QUERIES) or 1, 1)
     buffers = _pieces(extent, rows) | {"rows": rows, "columns": columns}
     if lens.map:
         buffers["map_sum"] = torch.zeros(b, h, rows, columns, dtype=torch.float64)
@@ -115,8 +116,8 @@ def _pooled_statistics(extent: Extent, buffers: dict[str, Tensor | int]) -> dict
     if received is not None:
         statistics["received"] = received.sum(2).float()
     if total is not None:
-        heights = _cell_sizes(extent.i, int(buffers["rows"]))
-        area = heights[:, None] * _cell_sizes(extent.j, int(buffers["columns"]))
+        heights = cell_sizes(extent.i, int(buffers["rows"]), total.device)
+        area = heights[:, None] * cell_sizes(extent.j, int(buffers["columns"]), total.device)
         mean = (total / area.clamp_min(1)).float()
         statistics["map"] = Pooled(mean, cast(Tensor, buffers["map_max"]))
     if "top" in buffers:
@@ -128,7 +129,3 @@ def _pooled_statistics(extent: Extent, buffers: dict[str, Tensor | int]) -> dict
 def _tensor(buffers: dict[str, Tensor | int], name: str) -> Tensor | None:
     buffer = buffers.get(name)
     return buffer if isinstance(buffer, Tensor) else None
-
-
-def _cell_sizes(size: int, cells: int) -> Tensor:
-    return (-(-(torch.arange(cells + 1) * size) // cells)).diff()

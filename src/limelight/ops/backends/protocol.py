@@ -1,4 +1,4 @@
-"""What a backend answers."""
+"""What a backend implements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from limelight.ops.problem import Problem
 
 
 class Extras(NamedTuple):
-    """What a call asks for besides its output."""
+    """What a call requests besides its output."""
 
     lse: bool = False
     """the log-sum-exp of each row"""
@@ -26,7 +26,7 @@ class Backend(Protocol):
     NAME: str
     """what `attend(impl=...)` and `explain_choice` call it"""
     REASON: str
-    """why it serves, where it does"""
+    """why it is chosen, where it is"""
 
     def why_not(self, problem: Problem, extras: Extras) -> str | None:
         """Why it cannot serve this call, or None."""
@@ -35,14 +35,14 @@ class Backend(Protocol):
     def attend(self, problem: Problem) -> tuple[Tensor, Tensor | None]:
         """The output `b h i e`, and what normalises the rows, `b h i`.
 
-        None for the latter only where `why_not` refuses a call that asks for it.
+        None for the latter only where `why_not` refuses calls that request it.
         """
         ...
 
     def attend_with_statistics(self, problem: Problem, lens: Lens) -> tuple[Tensor, Statistics]:
         """The output, and what a fitted lens sees of the weights in the same sweep.
 
-        The output carries gradients and is dropped from as `attend`'s is; the statistics carry
-        none, and are those of the weights before dropout.
+        The output carries gradients and has dropout applied, as `attend`'s does; the statistics
+        carry none, and are those of the weights before dropout.
         """
         ...

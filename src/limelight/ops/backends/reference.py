@@ -1,8 +1,8 @@
-"""Attention in readable PyTorch: the specification, in float64 the last word.
+"""Attention in readable PyTorch: the specification, in float64 the ground truth.
 
 Every step has its name and its tensor; nothing is fused, so memory is quadratic. Works on every
-device and differentiates by autograd. The steps take a region, so that the tiled form, which goes
-over some rows at a time, is made of the same formulas.
+device and is differentiated by autograd. The steps take a region, so that the tiled form, which
+takes some rows at a time, consists of the same formulas.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def whole(problem: Problem) -> Region:
 def attend_region(
     problem: Problem, region: Region, collector: Collector | None
 ) -> tuple[Tensor, Tensor]:
-    """The output and the normaliser of some rows, which see all keys; a lens may look on."""
+    """The output and the normaliser of whole rows; a collector takes their statistics."""
     masked = scores(problem, region)
     weights, lse = normalise(problem, masked, region)
     value = wide(problem.value[region.batches, groups(problem, region)])
@@ -66,9 +66,9 @@ def attend_region(
 
 
 def scores(problem: Problem, region: Region | None = None) -> Tensor:
-    """What softmax takes: cap(scale · q·k) + bias, −∞ where the mask forbids. `b h r c`.
+    """The input of softmax: cap(scale · q_i·k_j) + bias_ij − slope·|p_i − j|, `b h r c`.
 
-    Half-precision input is computed in float32, as the kernels do.
+    −∞ where the mask forbids. Half-precision input is computed in float32, as in the kernels.
     """
     if region is None:
         region = whole(problem)
@@ -76,54 +76,32 @@ def scores(problem: Problem, region: Region | None = None) -> Tensor:
     key = problem.key[region.batches, groups(problem, region)]
     key = wide(key[:, :, region.key_index])
     mask = allowed(problem, region)
-    similarity = _similarity(query, key, mask)
-    bias = None if problem.bias is None else region.cut(problem.bias)
-    unmasked = scores_of(problem, similarity, bias, region.behind, region.heads)
-    return unmasked if mask is None else unmasked.masked_fill(~mask, float("-inf"))
-
-
-def scores_of(
-    problem: Problem,
-    similarity: Tensor,
-    bias: Tensor | None,
-    behind: Tensor,
-    heads: slice = slice(None),
-) -> Tensor:
-    """cap(scale · q·k) + bias − slope·|p_i − j| before the mask, of any links: `b h …`.
-
-    Args:
-        problem: whose scale, softcap and slopes are meant.
-        similarity: `b h …`, q·k of the links.
-        bias: of the same links, broadcasts to `b h …`.
-        behind: `…`, how far each key lies behind its query, p_i − j.
-        heads: which heads the links are of.
-    """
-    scores = similarity * problem.scale
+    scores = _similarity(query, key, mask) * problem.scale
     if problem.softcap:
         scores = problem.softcap * torch.tanh(scores / problem.softcap)
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)
+    if problem.bias is not None:
+        scores = scores + region.cut(problem.bias).to(scores.dtype)
     if problem.slopes is not None:
-        slopes = problem.slopes[heads].to(scores.dtype)
-        scores = scores - slopes.view(-1, *(1,) * behind.ndim) * behind.abs()
-    return scores
+        slopes = problem.slopes[region.heads].to(scores.dtype)
+        scores = scores - slopes[:, None, None] * region.behind.abs()
+    return scores if mask is None else scores.masked_fill(~mask, float("-inf"))
 
 
 def _similarity(query: Tensor, key: Tensor, allowed: Tensor | None) -> Tensor:
     """q_i·k_j, `b h r d`, `b g c d` → `b h r c`.
 
-    Forbidden keys have no influence on the gradient either: where some are infinite or NaN, their
-    products are 0 where they are forbidden, and no query meets them in its own gradient, which
-    would be 0 · NaN.
+    Forbidden keys have no influence on the gradient either. Where some are infinite or NaN,
+    forbidden products are 0, and no gradient reaches the query through such a key, where it would
+    be 0 · NaN.
     """
     if allowed is None or key.is_meta or (eager(query, key) and bool(key.isfinite().all())):
         return _by_group(query, key.mT)
     finite = key.isfinite()
     with_gradient = _by_group(query, torch.where(finite, key, 0.0).mT)
-    without = _by_group(query.detach(), key.mT)
+    without_gradient = _by_group(query.detach(), key.mT)
     group = query.shape[1] // max(key.shape[1], 1)
-    usual = finite.all(-1).repeat_interleave(group, dim=1)[:, :, None]
-    return torch.where(allowed, torch.where(usual, with_gradient, without), 0.0)
+    finite_keys = finite.all(-1).repeat_interleave(group, dim=1)[:, :, None]
+    return torch.where(allowed, torch.where(finite_keys, with_gradient, without_gradient), 0.0)
 
 
 def allowed(problem: Problem, region: Region | None = None) -> Tensor | None:
@@ -141,8 +119,8 @@ def normalise(
         m_i = max_j s_ij,  t_i = Σ_j factor_ij · exp(s_ij − m_i) + exp(sink − m_i)
         weights_ij = factor_ij · exp(s_ij − m_i) / t_i,  lse_i = m_i + log t_i
 
-    or factor_ij · exp(s_ij − lse_i) by an lse that is given. Never by one that was rounded as the
-    scores are: among large numbers log t is lost. So lse is float64, where the device has it.
+    or factor_ij · exp(s_ij − lse_i) where lse is given. In the type of large scores log t would be
+    rounded away, so weights are divided by t, and lse is float64 where the device has it.
 
     A row that may attend to nothing has weights of zero and an lse of −∞, never NaN.
     """
@@ -197,14 +175,15 @@ def weighted_sum(weights: Tensor, value: Tensor, allowed: Tensor | None) -> Tens
         return _by_group(weights, value)
     allowed = allowed.expand_as(weights)
 
-    def meets(chosen: Tensor, kind: Tensor) -> Tensor:
-        return _by_group(chosen.to(value.dtype), kind.to(value.dtype)) > 0
+    def any_of(links: Tensor, values: Tensor) -> Tensor:
+        """Whether one of a row's links leads to one of these values: bool `b h i e`."""
+        return _by_group(links.to(value.dtype), values.to(value.dtype)) > 0
 
-    plain = _by_group(weights, torch.where(value.isfinite(), value, 0.0))
-    high, low = (meets(weights > 0, value == sign * torch.inf) for sign in (1, -1))
-    neither = meets(allowed, value.isnan()) | meets(allowed & (weights == 0), value.isinf())
-    infinite = torch.where(high, torch.inf, torch.where(low, -torch.inf, plain))
-    return torch.where(neither | plain.isnan() | (high & low), torch.nan, infinite)
+    finite = _by_group(weights, torch.where(value.isfinite(), value, 0.0))
+    high, low = (any_of(weights > 0, value == sign * torch.inf) for sign in (1, -1))
+    undefined = any_of(allowed, value.isnan()) | any_of(allowed & (weights == 0), value.isinf())
+    infinite = torch.where(high, torch.inf, torch.where(low, -torch.inf, finite))
+    return torch.where(undefined | finite.isnan() | (high & low), torch.nan, infinite)
 
 
 def _by_group(left: Tensor, right: Tensor) -> Tensor:

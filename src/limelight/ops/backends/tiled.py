@@ -1,7 +1,7 @@
 """The specification over some rows at a time: memory linear in the sequence, on any device.
 
-A tile holds some queries against all keys, so each row's softmax is complete at once. For the
-gradient each tile is computed again when its turn comes, so no more than one is ever held.
+A tile holds some queries against all keys, so the softmax of each row is complete at once. For the
+gradient each tile is recomputed when its turn comes, so no more than one is ever held.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME = "tiled"
 REASON = "the PyTorch form of linear memory serves every device and precision"
 
 TILE = 1 << 21
-"""Weights in a tile: 8 MB in float32, work enough to hide Python, little enough for any machine."""
+"""Weights in a tile: 8 MB in float32, enough work to hide Python's overhead on any machine."""
 
 
 def why_not(problem: Problem, extras: Extras) -> str | None:
@@ -51,8 +51,8 @@ def attend_with_statistics(problem: Problem, lens: Lens) -> tuple[Tensor, Statis
 
 
 def sweep(problem: Problem, collector: Collector | None) -> tuple[Tensor, Tensor]:
-    """Output and normaliser, tile by tile; a lens may look on."""
-    run = _checkpointed if problem.trains and not transformed() else attend_region
+    """Output and normaliser, tile by tile; a collector takes the statistics of each."""
+    run = _checkpointed if problem.needs_grad and not transformed() else attend_region
     batches: list[tuple[Tensor, Tensor]] = []
     for heads_of_batch in _regions(problem):
         heads: list[tuple[Tensor, Tensor]] = []
@@ -65,11 +65,11 @@ def sweep(problem: Problem, collector: Collector | None) -> tuple[Tensor, Tensor
 def _checkpointed(
     problem: Problem, region: Region, collector: Collector | None
 ) -> tuple[Tensor, Tensor]:
-    """A tile that is not kept for the backward pass, but computed again there."""
-    waiting = [collector]  # a lens looks at the first of the two runs
+    """A tile that is not kept for the backward pass, but recomputed there."""
+    collectors = [collector]  # of the first of the two runs
 
     def tile() -> tuple[Tensor, Tensor]:
-        return attend_region(problem, region, waiting.pop() if waiting else None)
+        return attend_region(problem, region, collectors.pop() if collectors else None)
 
     run: Callable[..., tuple[Tensor, Tensor]] = checkpoint
     return run(tile, use_reentrant=False, preserve_rng_state=False)
@@ -83,7 +83,7 @@ def _join(tiles: list[tuple[Tensor, Tensor]], axis: int) -> tuple[Tensor, Tensor
 
 
 def _regions(problem: Problem) -> Iterator[Iterator[Iterator[Region]]]:
-    """Tiles of whole rows that cover all, each of about `TILE` weights; at least one.
+    """Tiles of whole rows that cover the call, each of about `TILE` weights; at least one.
 
     By runs of batch rows, then of heads (whole groups of them), then of queries.
     """

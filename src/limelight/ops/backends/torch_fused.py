@@ -23,16 +23,16 @@ def why_not(problem: Problem, extras: Extras) -> str | None:
     Only what all of its backends agree on: no mask, or causality with as many queries as keys.
     """
     if problem.query.device.type == "cpu":
-        return "on the CPU the kernels and their PyTorch form are ours"
+        return "on the CPU limelight has its own kernels and PyTorch form"
     if extras.lse or extras.lens is not None:
         return "PyTorch's fused kernels give no log-sum-exp and no statistics"
     if problem.softcap or problem.dropout or not problem.rows_sum_to_one:
-        return "PyTorch's fused kernels know no softcap, no sinks and not our dropout"
+        return "PyTorch's fused kernels take no softcap, no sinks and not our dropout"
     if problem.bias is not None or problem.slopes is not None:
         return "PyTorch's fused kernels do not all take a bias"
     square = problem.extent.i == problem.extent.j
     if problem.mask is not None and not (problem.mask == _CAUSAL and square):
-        return f"PyTorch's fused kernels do not know {problem.mask.name()}"
+        return f"PyTorch's fused kernels do not take {problem.mask.name()}"
     return None
 
 

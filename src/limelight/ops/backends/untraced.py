@@ -1,7 +1,7 @@
 """The tiled form outside the graph of torch.compile.
 
-In a graph its loop would be unrolled, for one length only; so compiled code leaves the graph for it
-and keeps its memory linear. `fullgraph=True`, which forbids that, raises and says why.
+In a graph its loop would be unrolled, for one length only; a graph break keeps its memory linear.
+`fullgraph=True`, which forbids graph breaks, raises and says why.
 """
 
 from __future__ import annotations

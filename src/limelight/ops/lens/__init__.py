@@ -1,1 +1,1 @@
-"""The lens: what to note of the weights, and what was seen."""
+"""The lens: what to record of the weights, and what was seen."""

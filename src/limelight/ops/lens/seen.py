@@ -21,7 +21,7 @@ from limelight.ops.masks.region import Extent
 from limelight.ops.problem import Problem
 
 LIMIT = 1 << 30
-"""Bytes of dense weights that are made without a further request: 1 GB."""
+"""Bytes of dense weights that are computed unless the caller sets another limit: 1 GB."""
 
 _ROWS = "rows must be a list of whole numbers, which count the queries, or a slice"
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -33,9 +33,8 @@ _Statistic = TypeVar("_Statistic")
 class Seen(TensorLike):
     """What a lens saw of one attention call.
 
-    The statistics that the lens asked for, exact; any other raises.
-    Any part of the weights is recomputed on demand from the query and the key, by the formulas of
-    the specification.
+    The statistics that the lens requested are exact; any other raises. Any part of the weights is
+    recomputed on demand from the query and the key, by the formulas of the specification.
 
     A Seen holds on to the call's query, key and value (references without gradient, no copies; do
     not change them in place) unless the lens says `keep=False`. It stands for the dense weights
@@ -106,51 +105,51 @@ class Seen(TensorLike):
     @property
     def max_score(self) -> Tensor:
         """The largest score of each query: `b h i`."""
-        return self._noted("max_score", self.statistics.max_score)
+        return self._recorded("max_score", self.statistics.max_score)
 
     @property
     def top(self) -> Links:
         """Each query's strongest links: `b h i k`."""
-        return self._noted("top", self.statistics.top)
+        return self._recorded("top", self.statistics.top)
 
     @property
     def entropy(self) -> Tensor:
         """How spread out each query's weights are, in nats: `b h i`."""
-        return self._noted("entropy", self.statistics.entropy)
+        return self._recorded("entropy", self.statistics.entropy)
 
     @property
     def distance(self) -> Tensor:
         """The mean distance each query looks: `b h i`."""
-        return self._noted("distance", self.statistics.distance)
+        return self._recorded("distance", self.statistics.distance)
 
     @property
     def columns(self) -> Tensor:
         """Each query's weight on the chosen keys: `b h i c`."""
-        return self._noted("columns", self.statistics.columns)
+        return self._recorded("columns", self.statistics.columns)
 
     @property
     def band(self) -> Tensor:
         """Each query's mass on the keys around it: `b h i`."""
-        return self._noted("band", self.statistics.band)
+        return self._recorded("band", self.statistics.band)
 
     @property
     def received(self) -> Tensor:
         """What each key gets from all queries together: `b h j`."""
-        return self._noted("received", self.statistics.received)
+        return self._recorded("received", self.statistics.received)
 
     @property
     def map(self) -> Pooled:
         """The weights pooled to cells: `b h rows columns`."""
-        return self._noted("map", self.statistics.map)
+        return self._recorded("map", self.statistics.map)
 
     @property
     def value_top(self) -> Links:
         """The links that carry most, by ‖weight · value‖: `b h i k`."""
-        return self._noted("value_top", self.statistics.value_top)
+        return self._recorded("value_top", self.statistics.value_top)
 
-    def _noted(self, name: str, statistic: _Statistic | None) -> _Statistic:
+    def _recorded(self, name: str, statistic: _Statistic | None) -> _Statistic:
         if statistic is None:
-            raise OptionError(f"{name} was not recorded: {self.lens!r} does not ask for it")
+            raise OptionError(f"{name} was not recorded: {self.lens!r} does not request it")
         return statistic
 
     def rows(self, rows: Sequence[int] | slice | Tensor) -> Tensor:
@@ -238,7 +237,7 @@ class Seen(TensorLike):
             index = torch.as_tensor(rows, device=self.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise OptionError(f"{_ROWS}, found {rows!r}") from error
-        # An empty list has no numbers to tell its type by.
+        # An empty list becomes a tensor of floats.
         if index.ndim != 1 or (len(index) and index.dtype not in _WHOLE):
             raise OptionError(f"{_ROWS}, found {rows!r}")
         index = index.long()

@@ -1,4 +1,4 @@
-"""Where a Seen takes weights from on demand."""
+"""What a Seen takes weights from on demand."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class Source(Protocol):
         ...
 
 
-def as_index(places: list[int]) -> slice | list[int]:
-    """An index for these places, one that copies nothing where they follow one another.
+def as_index(numbers: list[int]) -> slice | list[int]:
+    """The numbers as an index: a slice, which copies nothing, where they are consecutive.
 
     >>> as_index([4, 5]), as_index([0, 0])
     (slice(4, 6, None), [0, 0])
     """
-    first = places[0] if places else 0
-    run = slice(first, first + len(places))
-    return run if places == list(range(run.start, run.stop)) else places
+    first = numbers[0] if numbers else 0
+    run = slice(first, first + len(numbers))
+    return run if numbers == list(range(run.start, run.stop)) else numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recomputed:
     """Weights recomputed from query and key, by the formulas of the specification.
 
-    Each row is normalised by its own scores as recomputed: a log-sum-exp of another arithmetic
-    would be off by the rounding of the scores, which grows with them.
+    Each row is normalised by its own recomputed scores: the log-sum-exp of a kernel, which rounds
+    otherwise, would be off by the rounding of the scores, which grows with them.
     """
 
     problem: Problem

@@ -1,36 +1,34 @@
-"""The lens: what to note about the weights while attention runs, without keeping the weights.
+"""The lens: what to record about the weights while attention runs, without keeping the weights.
 
     out, seen = attend(q, k, v, lens=Lens(top=8, entropy=True, received=True, map=(128, 128)))
 
 Everything is exact: equal to what the dense weights `b h i j` would give, in memory linear in the
-sequence. The weights are those before dropout, for dropout is noise added to them in training.
+sequence. The weights are those before dropout, which is noise added in training.
 
-What an implementation gives back
----------------------------------
+What an implementation returns
+------------------------------
 `attend_with_statistics(problem, fitted lens) -> (out, Statistics)` of a backend. With w = weights,
-s = scores (what softmax takes: scale, softcap, bias, slopes applied; −∞ where masked) and
-p_i = i + J − I:
+s = scores (with scale, softcap, bias and slopes applied; −∞ where masked) and p_i = i + J − I:
 
     always      lse          b h i     log Σ_j exp s_ij; −∞ in a row that may attend to nothing
                 max_score    b h i     max_j s_ij; −∞ in such a row
     top=k       top          b h i k   the k keys of largest w_ij, largest first: weights and
-                                       int64 indices. Among equal weights any order serves. A key
+                                       int64 indices. Equal weights may come in any order. A key
                                        without weight is no link: weight 0, index −1
     entropy     entropy      b h i     lse − Σ_j w_ij s_ij, in nats; 0 in an empty row
     distance    distance     b h i     Σ_j w_ij |p_i − j|
     columns     columns      b h i c   w_ij at each of the c chosen keys, in the order given
     band=n      band         b h i     Σ_j w_ij over |p_i − j| ≤ n
     received    received     b h j     Σ_i w_ij
-    map=(R, C)  map          b h R C   w pooled: mean over each cell (masked places count as 0),
+    map=(R, C)  map          b h R C   w pooled: mean over each cell (masked links count as 0),
                                        and the largest weight in it
     value_top   value_top    b h i k   the k keys of largest w_ij·‖v_j‖ (v_j of the head's own
                                        group), largest first; without weight as above
 
 Cells are disjoint and cover everything: row i lies in cell ⌊i·R/I⌋, so cell r starts at row
-⌈r·I/R⌉; columns alike. R and C are at most I and J, and at least 1 (`Lens.fit` has seen to it); a
-map of no rows or no columns is zeros. All of float type are in the working type: float64 for
-float64 input, float32 for all others; the statistics carry no gradient. Sizes of zero give
-tensors of those sizes.
+⌈r·I/R⌉; columns alike. `Lens.fit` makes R and C at most I and J, and at least 1; a map of no rows
+or no columns is zeros. All floats are in the working type: float64 for float64 input, float32 for
+all others; the statistics carry no gradient. Sizes of zero give tensors of those sizes.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from limelight.errors import OptionError
 from limelight.ops.masks.region import Extent
 
 MOST_LINKS = 1 << 20
-"""of a query: places are kept for as many as are asked for, whether there are keys or not"""
+"""Links of a query: memory is allocated for all that are requested, however few keys there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +143,11 @@ class Pooled(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """What an implementation gives back; the table at the top of this file says what each is."""
+    """What an implementation returns; the table at the top of this file defines each."""
 
     lse: Tensor
     max_score: Tensor | None = None
-    """None only where no lens looked"""
+    """None only where nothing but the log-sum-exp was recorded"""
     top: Links | None = None
     entropy: Tensor | None = None
     distance: Tensor | None = None
@@ -176,7 +174,7 @@ def _fit_cells(cells: tuple[int, int] | None, extent: Extent) -> tuple[int, int]
 
 
 def check_lens(lens: Lens) -> None:
-    """Raise unless it is one."""
+    """Raise unless `lens` is a Lens."""
     if not isinstance(lens, Lens):
         raise OptionError(f"lens must be a Lens, found {type(lens).__name__}")
 

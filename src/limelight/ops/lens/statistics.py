@@ -14,14 +14,14 @@ from limelight.ops.problem import wide
 
 
 def statistics_of_weights(weights: Tensor, lens: Lens, value: Tensor | None = None) -> Statistics:
-    """What the lens asks for, of dense weights `b h i j` that somebody else computed.
+    """The statistics of a lens, of dense weights `b h i j` computed elsewhere.
 
-    Their scores are known only up to a constant in each row: log weights stand for them, so the
+    Their scores are known only up to a constant in each row: log weights take their place, so the
     log-sum-exp is 0. `value` (`b g j e`) is needed for `value_top`.
     """
     extent = Extent(*weights.shape)
     if value is None and lens.value_top:
-        raise OptionError(f"{lens} weighs by values, but no value was given")
+        raise OptionError(f"{lens} needs value for value_top, but no value was given")
     scores = weights.log()
     norms = None if value is None else by_head(norms_of(value), extent.h)
     collector = Collector(lens.fit(extent), extent)
@@ -58,7 +58,7 @@ class Collector:
         self.map = None if lens.map is None else _Pool(lens.map, extent)
 
     def add(self, tile: Tile) -> None:
-        """Record what the lens asks of a tile."""
+        """Record the statistics of a tile."""
         region = tile.region
         for name, part in _row_statistics(tile, self.lens).items():
             if name not in self.rows:
@@ -113,11 +113,11 @@ def _row_statistics(tile: Tile, lens: Lens) -> dict[str, Tensor]:
 
 
 def _strongest(weights: Tensor, k: int) -> Links:
-    """The k largest of each row; a region without weight is no link."""
+    """The k largest of each row; a key without weight is no link."""
     best, indices = weights.topk(min(k, weights.shape[-1]), dim=-1)
-    missing = (0, k - best.shape[-1])
-    indices = torch.nn.functional.pad(indices.masked_fill(best == 0, -1), missing, value=-1)
-    return Links(torch.nn.functional.pad(best, missing), indices)
+    padding = (0, k - best.shape[-1])
+    indices = torch.nn.functional.pad(indices.masked_fill(best == 0, -1), padding, value=-1)
+    return Links(torch.nn.functional.pad(best, padding), indices)
 
 
 class _Pool:
@@ -137,18 +137,18 @@ class _Pool:
         gather, inside = _cell_members(self.extent.j, self.cells[1], weights.device)
         members = weights[..., gather]
         cell = region.rows * self.cells[0] // max(self.extent.i, 1)
-        run = self.sum[region.batches, region.heads]
-        run.index_add_(-2, cell, (members * inside).sum(-1))
-        peak = self.max[region.batches, region.heads]
-        # A cell's spare places repeat its last member, which leaves the maximum as it is.
-        highest = members.amax(-1)
-        peak.scatter_reduce_(2, cell[:, None].expand_as(highest), highest, "amax")
+        sums = self.sum[region.batches, region.heads]
+        sums.index_add_(-2, cell, (members * inside).sum(-1))
+        maxima = self.max[region.batches, region.heads]
+        # Padding repeats the last member of a cell, which does not change the maximum.
+        row_maxima = members.amax(-1)
+        maxima.scatter_reduce_(2, cell[:, None].expand_as(row_maxima), row_maxima, "amax")
 
     def pooled(self) -> Pooled:
         assert self.sum is not None
         assert self.max is not None
-        heights = _cell_sizes(self.extent.i, self.cells[0], self.sum.device)
-        widths = _cell_sizes(self.extent.j, self.cells[1], self.sum.device)
+        heights = cell_sizes(self.extent.i, self.cells[0], self.sum.device)
+        widths = cell_sizes(self.extent.j, self.cells[1], self.sum.device)
         return Pooled(self.sum / (heights[:, None] * widths).clamp_min(1), self.max)
 
 
@@ -157,12 +157,13 @@ def _cell_starts(size: int, cells: int, device: torch.device) -> Tensor:
     return -(-edges // max(cells, 1))
 
 
-def _cell_sizes(size: int, cells: int, device: torch.device) -> Tensor:
+def cell_sizes(size: int, cells: int, device: torch.device) -> Tensor:
+    """How many of `size` rows or columns each cell holds: `cells`."""
     return _cell_starts(size, cells, device).diff()
 
 
 def _cell_members(size: int, cells: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which places each cell holds, and which of those are not repeated: both `cells width`."""
+    """The members of each cell, padded by its last, and which are not padding: `cells width`."""
     starts = _cell_starts(size, cells, device)
     width = -(-size // max(cells, 1))
     members = starts[:-1, None] + torch.arange(width, device=device)

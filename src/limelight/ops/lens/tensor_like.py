@@ -1,4 +1,4 @@
-"""What lets an object that can compute a tensor stand where tools expect that tensor."""
+"""The mixin of objects that compute a tensor on demand and can be used in its place."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class TensorLike:
     """Becomes its `dense()` tensor when a tool treats it as one.
 
     Functions of torch and numpy, indexing, arithmetic and the methods of a tensor all work; each
-    use computes the dense tensor anew, so keep the result where it is used more than once.
+    use recomputes the dense tensor, so keep the result where it is used more than once.
     """
 
     @property
     def shape(self) -> torch.Size:
-        """Of that tensor, known without computing it."""
+        """The shape of that tensor, known without computing it."""
         raise NotImplementedError
 
     def dense(self) -> Tensor:
@@ -31,7 +31,7 @@ class TensorLike:
         raise NotImplementedError
 
     __hash__ = object.__hash__
-    """as a tensor's: equality is by element, so it cannot tell which object this is"""
+    """by identity, as a tensor's, because == compares elements"""
 
     @classmethod
     def __torch_function__(
@@ -41,7 +41,7 @@ class TensorLike:
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return _on_plain(func, methodcaller("dense"), args, kwargs or {})
+        return _on_values(func, methodcaller("dense"), args, kwargs or {})
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.dense().cpu().numpy()
@@ -54,10 +54,10 @@ class TensorLike:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        return _on_plain(func, methodcaller("__array__"), args, kwargs)
+        return _on_values(func, methodcaller("__array__"), args, kwargs)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-        return _on_plain(getattr(ufunc, method), methodcaller("__array__"), args, kwargs)
+        return _on_values(getattr(ufunc, method), methodcaller("__array__"), args, kwargs)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.dense().__dlpack__(**options)
@@ -75,8 +75,8 @@ class TensorLike:
         return self.shape[0]
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for what the class itself does not have: a tensor's own methods. Asking
-        # whether there is a method must not compute anything; calling it does.
+        # Reached only for what the class itself does not have: a tensor's own methods. `hasattr`
+        # must not compute anything; calling the method does.
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         if callable(getattr(Tensor, name)):
@@ -84,36 +84,36 @@ class TensorLike:
         return getattr(self.dense(), name)
 
 
-def _call(stands: TensorLike, name: str, *args: Any, **options: Any) -> Any:
+def _call(owner: TensorLike, name: str, *args: Any, **options: Any) -> Any:
     if name.endswith("_"):
-        raise _not_stored(type(stands).__name__, f"{name}()")
-    return getattr(stands.dense(), name)(*args, **options)
+        raise _not_stored(type(owner).__name__, f"{name}()")
+    return getattr(owner.dense(), name)(*args, **options)
 
 
-def _on_plain(
+def _on_values(
     func: Callable[..., Any],
-    plain: Callable[[TensorLike], Any],
+    value: Callable[[TensorLike], Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """The function of what its arguments stand for, in lists too."""
+    """Call a function with the values of its TensorLike arguments, those in lists too."""
     if any(isinstance(leaf, TensorLike) for leaf in pytree.tree_leaves(kwargs.get("out"))):
         raise _not_stored("out", getattr(func, "__name__", str(func)))
-    args, kwargs = pytree.tree_map_only(TensorLike, plain, (args, dict(kwargs)))
+    args, kwargs = pytree.tree_map_only(TensorLike, value, (args, dict(kwargs)))
     return func(*args, **kwargs)
 
 
 def _not_stored(name: str, found: str) -> OptionError:
     return OptionError(
-        f"{name} cannot be changed in place, found {found}: its numbers are computed on demand "
-        "for, not stored. What can be done: take dense() and change that"
+        f"{name} cannot be changed in place, found {found}: its values are computed on demand, "
+        "not stored; take dense() and change that"
     )
 
 
 def _forward(name: str) -> Callable[..., Any]:
     def operator(self: TensorLike, *others: Any) -> Any:
-        plain = [other.dense() if isinstance(other, TensorLike) else other for other in others]
-        return getattr(self.dense(), name)(*plain)
+        values = [other.dense() if isinstance(other, TensorLike) else other for other in others]
+        return getattr(self.dense(), name)(*values)
 
     return operator
 
@@ -130,19 +130,19 @@ OPERATORS = tuple(
         *("neg", "pos", "abs", "invert"),
     )
 )
-"""What Python calls the operators of a tensor."""
+"""The methods behind the operators of a tensor."""
 
 
 def _compare(name: str) -> Callable[..., Any]:
-    """By element against tensors, arrays and numbers; against anything else, who it is.
+    """By element against tensors, arrays and numbers; by identity against anything else.
 
-    So `seen in [...]` finds a Seen, as its hash does, where a tensor's == would have no truth.
+    So `seen in [...]` finds a Seen, as its hash does; the == of a tensor has no truth value.
     """
     by_element = _forward(name)
 
     def operator(self: TensorLike, other: Any) -> Any:
-        number = isinstance(other, Tensor | int | float) and not isinstance(other, bool)
-        if number or type(other).__module__ == "numpy":
+        is_numeric = isinstance(other, Tensor | int | float) and not isinstance(other, bool)
+        if is_numeric or type(other).__module__ == "numpy":
             return by_element(self, other)
         return (self is other) == (name == "__eq__")
 
