@@ -1,3 +1,5 @@
+"""The attention layer: every form against its formula, caches, interceptors, errors."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -38,8 +40,8 @@ def make(form: str, width: int = 16, heads: int = 4) -> Attention:
     return layer
 
 
-def spelled_out(layer: Attention, x: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
-    """The layer head by head, as the textbooks write it."""
+def by_formula(layer: Attention, x: Tensor, memory: Tensor, allowed: Tensor) -> Tensor:
+    """The layer head by head, by the textbook formula."""
     h, g, d, e = layer.heads, layer.kv_heads, layer.head_size, layer.value_size
     heads: list[Tensor] = []
     for t in range(h):
@@ -70,19 +72,19 @@ def spelled_out(layer: Attention, x: Tensor, memory: Tensor, allowed: Tensor) ->
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_what_the_textbook_says(form: str):
+def test_every_form_follows_the_textbook_formula(form: str):
     layer, x = make(form), torch.randn(2, 7, 16, dtype=torch.float64)
     allowed = causal().dense(7)[0, 0]
-    assert torch.allclose(layer(x, mask=causal()), spelled_out(layer, x, x, allowed))
-    assert torch.allclose(layer(x), spelled_out(layer, x, x, torch.ones(7, 7, dtype=torch.bool)))
+    assert torch.allclose(layer(x, mask=causal()), by_formula(layer, x, x, allowed))
+    assert torch.allclose(layer(x), by_formula(layer, x, x, torch.ones(7, 7, dtype=torch.bool)))
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if "slices" not in form])
-def test_cross_attention_in_every_form(form: str):
+def test_cross_attention_in_every_form_follows_the_textbook_formula(form: str):
     layer = make(form)
     x = torch.randn(2, 3, 16, dtype=torch.float64)
     memory = torch.randn(2, 5, 16, dtype=torch.float64)
-    expected = spelled_out(layer, x, memory, torch.ones(3, 5, dtype=torch.bool))
+    expected = by_formula(layer, x, memory, torch.ones(3, 5, dtype=torch.bool))
     assert torch.allclose(layer(x, memory), expected)
     with torch.no_grad():
         cache = KeyValues()
@@ -116,7 +118,7 @@ def test_gradients_reach_every_weight(form: str):
     layer(torch.randn(2, 5, 16, dtype=torch.float64)).square().sum().backward()
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None, name
-        # A bias of the keys moves all scores of a row alike, so it has no gradient to speak of.
+        # Not of every element: the bias of the keys shifts all scores of a row alike.
         assert parameter.grad.abs().max() > 1e-9, name
 
 
@@ -129,13 +131,13 @@ def test_dropout_is_for_training_only():
 
 @torch.no_grad()
 @pytest.mark.parametrize("form", ["plain", "grouped", "value size", "low rank", "slices"])
-@pytest.mark.parametrize("back", [None, 3])
-def test_a_cache_in_chunks_equals_one_pass(form: str, back: int | None):
+@pytest.mark.parametrize("window_size", [None, 3])
+def test_a_cache_in_chunks_equals_one_pass(form: str, window_size: int | None):
     layer, x = make(form), torch.randn(2, 40, 16, dtype=torch.float64)
-    mask = causal() if back is None else window(back)
+    mask = causal() if window_size is None else window(window_size)
     rotary = Rotary(layer.head_size)
     whole = layer(x, mask=mask, rotation=rotary(torch.arange(40)))
-    cache, pieces, start = KeyValues(back, capacity=2), [], 0
+    cache, pieces, start = KeyValues(window_size, capacity=2), [], 0
     for size in (1, 5, 1, 1, 20, 3, 9):
         rotation = rotary(torch.arange(start, start + size))
         piece = x[:, start : start + size]
@@ -157,7 +159,7 @@ def test_half_precision_and_autocast_keep_one_type():
     assert torch.allclose(half.float(), expected, atol=0.05)
 
 
-def test_interceptor_stands_in_for_the_operation_and_leaves_nothing():
+def test_an_interceptor_is_called_in_place_of_the_operation_and_removed_afterwards():
     layer, x = Attention(16, 4, kv_heads=2), torch.randn(2, 5, 16)
     calls: list[AttentionCall] = []
 
@@ -183,7 +185,7 @@ def test_interceptor_stands_in_for_the_operation_and_leaves_nothing():
     assert len(calls) == 1
 
 
-def test_interceptor_can_change_what_a_layer_gives():
+def test_an_interceptor_can_change_the_output_of_a_layer():
     layer = Attention(8, 2, output=False)
     with intercept(lambda call: torch.zeros_like(call.query)):
         assert not layer(torch.randn(1, 3, 8)).any()
@@ -227,12 +229,12 @@ def test_steps_end_in_the_output_and_follow_from_one_another(form: str):
     ],
 )
 @pytest.mark.usefixtures("untyped")
-def test_options_that_make_no_sense(options: dict[str, Any], words: str):
+def test_a_wrong_option_is_named(options: dict[str, Any], words: str):
     with pytest.raises(OptionError, match=words):
         Attention(**{"width": 16, "heads": 4, **options})
 
 
-def test_inputs_that_do_not_fit():
+def test_inputs_that_do_not_fit_are_refused():
     with pytest.raises(OptionError, match="width must be a multiple of heads"):
         Attention(16, 5)
     layer = Attention(16, 4)

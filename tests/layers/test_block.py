@@ -1,3 +1,5 @@
+"""Feed-forward layers, norms and blocks against their formulas."""
+
 from __future__ import annotations
 
 import pytest
@@ -12,7 +14,7 @@ from limelight.layers.feedforward import FeedForward
 from limelight.layers.norm import make_norm
 
 
-def test_feedforward_formulas():
+def test_feedforward_follows_its_formulas():
     x = torch.randn(2, 3, 8)
     activations = {
         "relu": F.relu,
@@ -32,18 +34,18 @@ def test_feedforward_formulas():
     assert FeedForward(8).up.out_features == 32
 
 
-def test_a_long_text_passes_the_feedforward_layer_in_runs():
+def test_without_gradients_a_long_text_passes_the_feedforward_layer_in_chunks():
     layer, x = FeedForward(8, 12, activation="swiglu"), torch.randn(2, 1300, 8)
-    widths: list[int] = []
-    layer.up.register_forward_hook(lambda _, args, __: widths.append(args[0].shape[-2]))
+    lengths: list[int] = []
+    layer.up.register_forward_hook(lambda _, args, __: lengths.append(args[0].shape[-2]))
     expected = layer(x)
     with torch.no_grad():
         torch.testing.assert_close(layer(x), expected)
-    assert widths == [1300, 1024, 1024, 552]  # whole where a gradient may be asked for
+    assert lengths == [1300, 1024, 1024, 552]  # in one piece where a gradient may be needed
 
 
 @pytest.mark.usefixtures("untyped")
-def test_feedforward_refusals():
+def test_wrong_options_of_feedforward_and_norm_are_named():
     with pytest.raises(OptionError, match=r"activation must be one of .* found 'tanh'"):
         FeedForward(8, activation="tanh")  # pyright: ignore[reportArgumentType]
     with pytest.raises(OptionError, match="hidden must be a whole number of at least 1, found 0"):
@@ -54,7 +56,7 @@ def test_feedforward_refusals():
         make_norm("batch", 8, 1e-5)  # pyright: ignore[reportArgumentType]
 
 
-def test_norms_are_their_formulas():
+def test_norms_follow_their_formulas():
     x = torch.randn(3, 8)
     rms = make_norm("rms", 8, 1e-6)
     nn.init.normal_(rms.weight)
@@ -74,7 +76,7 @@ def block(order: str, *, cross: bool = False) -> Block:
     )
 
 
-def test_orders_are_their_formulas():
+def test_orders_follow_their_formulas():
     x, memory = torch.randn(1, 5, 8), torch.randn(1, 3, 8)
     for cross in (False, True):
         b = block("pre", cross=cross)
@@ -103,7 +105,7 @@ def test_dropout_is_for_training_only():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_refusals():
+def test_wrong_options_of_a_block_are_named():
     with pytest.raises(OptionError, match=r"order must be .* found 'middle'"):
         block("middle")
     with pytest.raises(OptionError, match="width 8 as its attention"):

@@ -1,3 +1,5 @@
+"""The key/value cache: appending, windows, selecting rows, packed prompts."""
+
 from __future__ import annotations
 
 import pytest
@@ -11,16 +13,18 @@ from limelight.layers.cache import Cache, KeyValues
 
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=12),
-    back=st.none() | st.integers(0, 7),
+    window=st.none() | st.integers(0, 7),
     capacity=st.integers(1, 8),
 )
-def test_appending_shows_what_may_still_be_seen(sizes: list[int], back: int | None, capacity: int):
-    cache, whole, read = KeyValues(back, capacity), torch.randn(2, 3, sum(sizes), 4), 0
+def test_append_returns_the_keys_that_may_still_be_seen(
+    sizes: list[int], window: int | None, capacity: int
+):
+    cache, whole, read = KeyValues(window, capacity), torch.randn(2, 3, sum(sizes), 4), 0
     for size in sizes:
         piece = whole[:, :, read : read + size]
         keys, values = cache.append(piece, -piece[..., :2])
         read += size
-        first = 0 if back is None else max(0, read - size - back)
+        first = 0 if window is None else max(0, read - size - window)
         assert torch.equal(keys, whole[:, :, first:read])
         assert torch.equal(values, -whole[:, :, first:read, :2])
 
@@ -34,10 +38,10 @@ def test_a_window_bounds_the_storage():
 
 
 def test_storage_doubles_so_that_appending_stays_cheap():
-    cache, moves, place = KeyValues(capacity=1), 0, 0
+    cache, moves, address = KeyValues(capacity=1), 0, 0
     for _ in range(500):
         keys, _ = cache.append(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
-        moves, place = moves + (keys.data_ptr() != place), keys.data_ptr()
+        moves, address = moves + (keys.data_ptr() != address), keys.data_ptr()
     assert moves <= 10
 
 
@@ -59,7 +63,7 @@ def test_rows_are_selected_and_repeated():
     assert keys.shape == (4, 1, 5, 2)
 
 
-def test_packed_rows_end_flush_right():
+def test_packed_rows_are_right_aligned():
     cache = Cache(1)
     cache.begin_packed([2, 3, 1], torch.device("cpu"))
     packed = torch.arange(6.0).view(1, 1, 6, 1) + 1
@@ -74,7 +78,7 @@ def test_packed_rows_end_flush_right():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_refusals():
+def test_wrong_use_of_a_cache_is_refused():
     cache = KeyValues()
     with pytest.raises(OptionError, match="empty"):
         cache.stored()

@@ -1,3 +1,5 @@
+"""Positions: sinusoids, rotations with their scalings, and relative biases."""
+
 from __future__ import annotations
 
 import math
@@ -21,7 +23,7 @@ from limelight.layers.rotary import (
 )
 
 
-def test_sinusoidal_is_the_paper_s_formula():
+def test_sinusoidal_positions_follow_the_formula_of_the_paper():
     table = sinusoidal(torch.arange(50), 8)
     for p in (0, 7, 49):
         for t in range(4):
@@ -32,21 +34,21 @@ def test_sinusoidal_is_the_paper_s_formula():
         sinusoidal(torch.arange(3), 7)
 
 
-def test_turned_products_depend_on_distance_only():
+def test_rotated_products_depend_on_distance_only():
     rotary = Rotary(16)
     q, k = torch.randn(16), torch.randn(16)
     rotation = rotary(torch.arange(100))
-    turned_q = rotate(q.expand(1, 100, 1, 16), rotation)[0, :, 0]
-    turned_k = rotate(k.expand(1, 100, 1, 16), rotation)[0, :, 0]
-    products = turned_q @ turned_k.T
+    rotated_q = rotate(q.expand(1, 100, 1, 16), rotation)[0, :, 0]
+    rotated_k = rotate(k.expand(1, 100, 1, 16), rotation)[0, :, 0]
+    products = rotated_q @ rotated_k.T
     for distance in (0, 3, 40):
         diagonal = products.diagonal(-distance)
         assert torch.allclose(diagonal, diagonal[:1].expand_as(diagonal), atol=1e-4)
-    assert torch.allclose(turned_q.norm(dim=-1), q.norm().expand(100), atol=1e-5)
-    assert torch.allclose(turned_q[0], q)
+    assert torch.allclose(rotated_q.norm(dim=-1), q.norm().expand(100), atol=1e-5)
+    assert torch.allclose(rotated_q[0], q)
 
 
-def test_rows_may_stand_at_different_positions():
+def test_rows_may_have_different_positions():
     rotary, x = Rotary(8), torch.randn(2, 3, 2, 8)
     positions = torch.tensor([[0, 1, 2], [5, 6, 7]])
     together = rotate(x, rotary(positions))
@@ -76,7 +78,7 @@ def test_scalings_leave_fast_channels_and_stretch_slow_ones():
     assert set(SCALINGS) == {"linear", "dynamic", "yarn", "llama3"}
 
 
-def test_scalings_that_make_no_sense():
+def test_wrong_options_of_scalings_are_named():
     with pytest.raises(OptionError, match=r"factor must be a number of at least 1, found 0.5"):
         LinearScaling(0.5)
     with pytest.raises(OptionError, match="trained must be a whole number"):
@@ -95,7 +97,7 @@ def test_scalings_that_make_no_sense():
 
 @pytest.mark.parametrize("both_ways", [True, False])
 @pytest.mark.parametrize(("buckets", "furthest"), [(32, 128), (16, 40), (8, 512)])
-def test_buckets_are_t5_s(both_ways: bool, buckets: int, furthest: int):
+def test_buckets_are_those_of_t5(both_ways: bool, buckets: int, furthest: int):
     bias = RelativeBias(2, buckets=buckets, furthest=furthest, both_ways=both_ways)
     distance = torch.arange(-700, 700)
     expected = T5Attention._relative_position_bucket(distance, both_ways, buckets, furthest)
@@ -109,7 +111,7 @@ def test_relative_bias_aligns_the_last_query_with_the_last_key():
     assert torch.equal(whole[0, :, 2, 5], whole[0, :, 5, 8])
     bias(4, 9).sum().backward()
     assert bias.table.grad is not None
-    with pytest.raises(OptionError, match="at least 4 buckets, even, found 5"):
+    with pytest.raises(OptionError, match="an even number of buckets, at least 4, found 5"):
         RelativeBias(2, buckets=5)
     with pytest.raises(OptionError, match="furthest above 8, found 8"):
         RelativeBias(2, furthest=8)
@@ -118,14 +120,14 @@ def test_relative_bias_aligns_the_last_query_with_the_last_key():
 
 
 @pytest.mark.usefixtures("untyped")
-def test_sizes_that_are_no_numbers():
-    made: list[tuple[Any, str]] = [
+def test_sizes_that_are_not_numbers_are_named():
+    cases: list[tuple[Any, str]] = [
         (lambda: RelativeBias(2, buckets="8"), "buckets must be a whole number .* found '8'"),  # pyright: ignore
         (lambda: RelativeBias(2, furthest="8"), "furthest must be a whole number .* found '8'"),  # pyright: ignore
         (lambda: Rotary("4"), "size must be a whole number .* found '4'"),  # pyright: ignore
         (lambda: Rotary(4, base="x"), "rotary base must be above 1, found 'x'"),  # pyright: ignore
         (lambda: sinusoidal(torch.arange(3), "4"), "width must be a whole number"),  # pyright: ignore
     ]
-    for make, words in made:
+    for make, words in cases:
         with pytest.raises(OptionError, match=words):
             make()

@@ -31,7 +31,7 @@ from limelight.ops.masks.mask import Mask
 from limelight.ops.project import project
 
 Biases = Literal["none", "inputs", "all"]
-Sight = Literal["all", "slice"]
+HeadsSee = Literal["all", "slice"]
 
 
 class Attention(nn.Module):
@@ -52,16 +52,16 @@ class Attention(nn.Module):
         value_rank: r makes the value map low-rank, V = X·V_down·V_up; V_down is the last r rows of
             `inputs.weight`, V_up is `value_up.weight`, `g·e r`.
         bias: which projections have one: "none", "inputs" (Q, K, V) or "all" (W^O too).
-        output: whether there is a W^O; without it the heads are given as they are, side by side.
+        output: whether there is a W^O; without it the output is the concatenated heads.
         heads_see: "all" of the input, or each its own "slice" of m/h channels, with W_t of
             `d m/h`; then `inputs.weight` is `h 2d+e m/h`.
         scale: 1/√d unless given.
-        softcap: c caps the scores: c·tanh(scores/c), as Gemma 2 does; not unless given.
+        softcap: c caps the scores: c·tanh(scores/c), as in Gemma 2; no cap unless given.
         head_norm: the ε of an RMS norm over the channels of each query and key head, before they
-            are rotated, as Qwen 3 and Gemma 3 have; none unless given.
+            are rotated, as in Qwen 3 and Gemma 3; no norm unless given.
         dropout: the probability that a weight is dropped in training.
 
-    The formula of one head, softmax(QKᵀ/√d)V with W's of m × m and nothing around it:
+    One head without biases and W^O is softmax(QKᵀ/√d)V, with matrices of m × m:
 
     >>> import torch, limelight as ll
     >>> layer = ll.Attention(4, heads=1, bias="none", output=False)
@@ -87,7 +87,7 @@ class Attention(nn.Module):
         value_rank: int | None = None,
         bias: Biases = "all",
         output: bool = True,
-        heads_see: Sight = "all",
+        heads_see: HeadsSee = "all",
         scale: float | None = None,
         softcap: float | None = None,
         head_norm: float | None = None,
@@ -132,7 +132,7 @@ class Attention(nn.Module):
         Args:
             x: the tokens that attend.
             memory: the tokens attended to, `b j m`; x itself unless given.
-            mask: who may see whom, as in `attend`.
+            mask: which tokens may see which, as in `attend`.
             bias: added to the scores, as in `attend`.
             rotation: rotates queries and keys by their positions (`Rotary`).
             cache: earlier keys and values, which the new ones are appended to. With a memory: the
@@ -188,7 +188,7 @@ class Attention(nn.Module):
             q, k, v = self.inputs(x).split(self._sizes(), dim=-1)
             query, key, value = self._by_head(q), self._by_head(k), self._values(v)
         else:
-            # Queries and keys lie side by side, so that one pass rotates both.
+            # Queries and keys are adjacent, so that one pass rotates both.
             q, k, v = self._sizes()
             rotated, v = self.inputs(x).split((q + k, v), dim=-1)
             rotated = rotate(self._by_head(rotated), rotation)

@@ -38,13 +38,13 @@ class Block(nn.Module):
         late    a = Attention(x);              y = norm(FFN(a) + a)
         sandwich    a = x + norm(Attention(norm(x)));    y = a + norm(FFN(norm(a)))
 
-    With `cross`, attention to a memory stands between the two, in the same form.
+    With `cross`, attention to a memory comes between the two, in the same form.
     "late" is for stacks whose residual starts after attention: h = LayerNorm(FFN(A) + A).
 
     Args:
         attention: from the text to itself.
         feedforward: for each token by itself.
-        order: where the norms sit.
+        order: where the norms are, as above.
         norm: makes a norm for a width; LayerNorm unless given.
         cross: from the text to the memory.
         dropout: the probability that a channel of a layer's output is dropped in training.
@@ -71,7 +71,7 @@ class Block(nn.Module):
         if order not in ("pre", "post", "late", "sandwich"):
             raise OptionError(f"order must be 'pre', 'post', 'late' or 'sandwich', found {order!r}")
         if order == "sandwich" and cross is not None:
-            raise OptionError("order='sandwich' goes without attention to a memory")
+            raise OptionError("order='sandwich' cannot be combined with cross")
         check_value("attention", attention, Attention)
         check_value("feedforward", feedforward, FeedForward)
         check_value("cross", cross, Attention | None)
@@ -133,12 +133,12 @@ class Block(nn.Module):
         return self._residual(x, self.feedforward_norm, self.feedforward, self.feedforward_out_norm)
 
     def attention_input(self, x: Tensor) -> Tensor:
-        """What attention is run on: the tokens, normed where `order` says so."""
+        """What attention is run on: the tokens, normalised where `order` says so."""
         norm = self.attention_norm if self.order in ("pre", "sandwich") else None
         return x if norm is None else norm(x)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The output, given what self-attention gave: `… m`, `… m` → `… m`.
+        """The output, from the input and that of self-attention: `… m`, `… m` → `… m`.
 
         >>> import torch, limelight as ll
         >>> block, x = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8)), torch.randn(1, 5, 8)

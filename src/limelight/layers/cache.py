@@ -1,6 +1,6 @@
 """The key/value cache of a decoder, as explicit state.
 
-Rows of different length are kept flush right, so that every new token goes to the same column and
+Rows of different length are right-aligned, so that every new token goes to the same column and
 causal masks, aligned on the last key, mean the same as without a cache:
 
     row 0   · · a b c d | next
@@ -39,7 +39,7 @@ class KeyValues:
         return self._end
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store new tokens; gives the keys and values that their queries may look at."""
+        """Store new tokens; returns the keys and values that their queries may see."""
         if key.requires_grad or value.requires_grad:
             raise OptionError(
                 "a cache keeps keys and values without gradient: "
@@ -96,7 +96,7 @@ class KeyValues:
         return self._keys, self._values
 
     def _scatter(self, key: Tensor, value: Tensor, rows: Tensor, columns: Tensor) -> None:
-        """Packed `1 g total d` into rows flush right; what no token fills stays zero."""
+        """Packed `1 g total d` into right-aligned rows; what no token fills is zero."""
         batch, longest = int(rows[-1]) + 1, int(columns.max()) + 1
         capacity = max(self._capacity, longest)
         self._keys = key.new_zeros(batch, key.shape[1], capacity, key.shape[3])
@@ -123,7 +123,7 @@ class BlockCache(NamedTuple):
 class Cache:
     """The keys and values of every layer of a decoder, and how many tokens each row has.
 
-    Made empty, handed to the model with each piece of text; the model appends to it.
+    It starts empty and is passed to the model with each piece of text; the model appends to it.
 
     Args:
         layers: how many blocks the model has.
@@ -154,7 +154,7 @@ class Cache:
             BlockCache(KeyValues(window, capacity), KeyValues(None, 1)) for _ in range(layers)
         ]
         self.length = 0
-        """How many columns were read: tokens of the longest row."""
+        """Columns read so far: the tokens of the longest row."""
         self.lengths: list[int] | None = None
         """Tokens of each row, where rows differ."""
 

@@ -17,7 +17,7 @@ from limelight.ops.activations import gelu, gelu_tanh, swiglu
 Activation = Literal["relu", "silu", "gelu", "gelu_tanh", "swiglu", "geglu", "geglu_tanh"]
 
 CHUNK = 1024
-"""Tokens per pass where no gradient needs the hidden activations."""
+"""Tokens at a time where no gradient needs the hidden activations."""
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
 """Activations of two matrices, gate and up."""
@@ -83,7 +83,7 @@ class FeedForward(nn.Module):
         rows = x.shape[:-1].numel()
         if rows <= CHUNK or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return self.down(self._activate(self.up(x)))
-        # Tokens are independent: in chunks, few are `f` channels wide at a time.
+        # Tokens are independent: in chunks, only some take the memory of `f` channels at a time.
         chunks = x.reshape(rows, -1).split(CHUNK)
         return torch.cat([self.down(self._activate(self.up(chunk))) for chunk in chunks]).view(
             x.shape

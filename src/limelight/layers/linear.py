@@ -28,7 +28,7 @@ class Linear(nn.Linear):
 
 
 def check_input(x: Tensor, weight: Tensor) -> None:
-    """Raise unless a layer with this weight takes `x`: autocast takes other types too."""
+    """Raise unless `x` has the device and the type of the weight; autocast allows other types."""
     check_same_device("x", x, weight, "the layer")
     if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
         raise DtypeError(f"x is {x.dtype}, expected {weight.dtype} as the layer")

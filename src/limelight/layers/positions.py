@@ -14,7 +14,7 @@ from limelight.checks import check_flag, check_tensor, check_whole
 from limelight.errors import OptionError
 
 MOST = 1 << 31
-"""Positions, and channels of one: more than any memory holds."""
+"""Positions, or channels of one: more than fit in any memory."""
 
 
 def sinusoidal(positions: Tensor, width: int) -> Tensor:
@@ -42,8 +42,9 @@ class RelativeBias(nn.Module):
 
         scores_ij += table[bucket(j − p_i), h]
 
-    Near distances have a bucket each, farther ones share buckets that widen as the logarithm, up
-    to `furthest`; beyond it all share the last. With `both_ways` half of the buckets look ahead.
+    Near distances have a bucket each, farther ones share buckets that widen logarithmically up to
+    `furthest`; beyond it all share the last. With `both_ways` half of the buckets are for keys
+    ahead of the query.
     Raffel et al. 2019, https://arxiv.org/abs/1910.10683
 
     >>> import torch, limelight as ll
@@ -59,7 +60,8 @@ class RelativeBias(nn.Module):
         both_ways = check_flag("both_ways", both_ways)
         side = check_whole("buckets", buckets, 1, 1 << 20) // (2 if both_ways else 1)
         if side < 2 or (both_ways and buckets % 2):
-            raise OptionError(f"relative positions need at least 4 buckets, even, found {buckets}")
+            least = "an even number of buckets, at least 4" if both_ways else "at least 2 buckets"
+            raise OptionError(f"relative positions need {least}, found {buckets}")
         if check_whole("furthest", furthest) <= side // 2:
             raise OptionError(
                 f"relative positions need furthest above {side // 2}, found {furthest}"
@@ -69,7 +71,7 @@ class RelativeBias(nn.Module):
         nn.init.normal_(self.table, std=0.02)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of each signed distance j − p (negative: looks back)."""
+        """The bucket of each signed distance j − p (negative: the key is behind)."""
         side = self.buckets
         first = torch.zeros_like(distance)
         if self.both_ways:
@@ -85,7 +87,7 @@ class RelativeBias(nn.Module):
         return first + torch.where(distance < near, distance, far)
 
     def forward(self, queries: int, keys: int) -> Tensor:
-        """The bias `1 h i j`; the last query stands on the last key."""
+        """The bias `1 h i j`; the last query is at the last key."""
         check_whole("queries", queries, 0, MOST)
         check_whole("keys", keys, 0, MOST)
         device = self.table.device

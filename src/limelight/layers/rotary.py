@@ -6,7 +6,7 @@ Meta's own Llama files); the pair at position p is rotated by p·θ_t:
     θ_t = base^(−2t/d)          t = 0 … d/2 − 1
     rotated = x · cos(pθ) + swap(x) · sin(pθ)        swap(x) = [−second half, first half]
 
-so that query·key depends on the distance of their positions only.
+so that query·key depends only on the distance between their positions.
 Su et al. 2021, https://arxiv.org/abs/2104.09864
 
 A scaling stretches the angles of a trained model to longer texts.
@@ -110,9 +110,10 @@ class DynamicScaling(Scaling):
 class YarnScaling(Scaling):
     """Fast-turning channels stay, slow ones are stretched, with a ramp between.
 
-    A channel that turns over `fast` times within the trained length stays as it is, one that
-    turns less than `slow` times is divided by the factor; cos and sin grow by 0.1·ln(factor) + 1
-    unless `attention` gives another number. Peng et al. 2023, https://arxiv.org/abs/2309.00071
+    A channel that turns more than `fast` times within the trained length stays as it is, one that
+    turns less than `slow` times is divided by the factor; cos and sin are multiplied by
+    0.1·ln(factor) + 1 unless `attention` gives another number.
+    Peng et al. 2023, https://arxiv.org/abs/2309.00071
     """
 
     kind: ClassVar[str] = "yarn"

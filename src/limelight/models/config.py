@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from limelight.checks import check_number, check_positive, check_probability, check_whole
 from limelight.errors import OptionError
 from limelight.fields import check_fields, check_names, check_value
-from limelight.layers.attention import Sight
+from limelight.layers.attention import HeadsSee
 from limelight.layers.block import Order
 from limelight.layers.feedforward import Activation
 from limelight.layers.norm import Norm
@@ -51,7 +51,7 @@ class Config:
     """d, the channels of a head; width / heads unless given"""
     value_rank: int | None = None
     """the rank of the value projection, full unless given"""
-    heads_see: Sight = "all"
+    heads_see: HeadsSee = "all"
     """whether a head of self-attention reads the whole input or its own slice: see `Attention`"""
     hidden: int = cast("int", None)
     """channels inside the feed-forward layer, 4·width unless given"""

@@ -36,7 +36,7 @@ from torch.nn import functional as F
 from limelight.checks import check_tensor, shape_text
 from limelight.errors import DtypeError, OptionError, ShapeError
 from limelight.fields import check_value
-from limelight.layers.attention import Attention, Biases, HeadLinear, Sight
+from limelight.layers.attention import Attention, Biases, HeadLinear, HeadsSee
 from limelight.layers.block import Block
 from limelight.layers.cache import Cache
 from limelight.layers.feedforward import FeedForward
@@ -220,7 +220,7 @@ def make_block(config: Config, *, cross: bool = False) -> Block:
     )
 
 
-def _make_attention(config: Config, *, heads_see: Sight) -> Attention:
+def _make_attention(config: Config, *, heads_see: HeadsSee) -> Attention:
     return Attention(
         config.width,
         config.heads,
