@@ -1,4 +1,4 @@
-"""Types in signatures are checked while the tests run; hypothesis is quiet and repeatable."""
+"""Type checks at run time, reproducible random numbers, and the fixtures that all tests share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ install_import_hook("limelight", "beartype.beartype")
 
 hypothesis.settings.register_profile(
     "limelight",
-    deadline=None,  # a machine shared with others has no fixed speed
+    deadline=None,  # the speed of a shared machine varies
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
@@ -28,13 +28,13 @@ hypothesis.settings.load_profile("limelight")
 
 
 @pytest.fixture(autouse=True)
-def _repeatable() -> None:
+def _fixed_seed() -> None:
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def _own_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Playwright leaves its loop set as the running one; only tests of a page are to see it."""
+    """Playwright leaves its event loop running; only the tests of a page may see it."""
     loop = asyncio._get_running_loop()
     if "browser" not in request.fixturenames:
         asyncio._set_running_loop(None)
@@ -44,7 +44,7 @@ def _own_event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def untyped() -> Iterator[None]:
-    """Our own errors for arguments of a wrong type, as callers without a type checker meet them."""
+    """Without type checks at run time, so that wrong types raise our own errors as for callers."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
@@ -62,7 +62,7 @@ FLAGS = [
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One real browser for all tests of a process, for a second would meet its event loop."""
+    """One real browser for all tests of a process: a second would collide with its event loop."""
     names = ("chromium", "chromium-browser", "google-chrome")
     program = next((path for name in names if (path := shutil.which(name))), None)
     if program is None:
@@ -70,6 +70,6 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        yield opened
-        opened.close()
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield browser
+        browser.close()

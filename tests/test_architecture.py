@@ -1,4 +1,4 @@
-"""The shape of the house: layers, and what importing costs."""
+"""The layers of the package, and what importing it loads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_help_does_not_wait_for_torch() -> None:
     assert loaded.strip() == "[]"
 
 
-def test_importing_the_operation_brings_nothing_heavy_but_torch() -> None:
+def test_importing_the_operation_loads_nothing_heavy_but_torch() -> None:
     loaded = python(
         "import sys, limelight as ll; ll.attend\n"
         "print([m for m in ('transformers', 'matplotlib', 'pydantic', 'tokenizers', 'rich', 'gguf')"

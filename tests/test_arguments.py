@@ -1,4 +1,4 @@
-"""Arguments of a wrong kind, of every public function: one line that names the argument."""
+"""Wrong arguments of every public function: an error of one line that names the argument."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODEL = ll.Decoder(ll.Config.gpt2(vocabulary=8, width=8, layers=1, heads=2, cont
 BLOCK = ll.Block(ll.Attention(8, heads=2), ll.FeedForward(8))
 MANY = torch.ones(2, 2)
 SEEN = ll.attend(X, X, X, lens=ll.Lens(top=2))[1]
-with warnings.catch_warnings(action="ignore"):  # PyTorch says that their API may change
+with warnings.catch_warnings(action="ignore"):  # PyTorch warns that their API may change
     QUANTIZED = torch.quantize_per_tensor(torch.ones(1, 2), 1.0, 0, torch.qint8)
     NESTED = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)])
 
@@ -37,7 +37,7 @@ ENTRY_POINTS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda _: ll.alibi(1 << 70), "alibi heads must be a whole number of at most"),
     (lambda _: ll.causal().dense(-1), "i must be a whole number of at least 0"),
     (lambda _: ll.causal().draw("x"), "i must be a whole number"),
-    (lambda _: ll.causal().dense(2, device="x"), "device must name one"),
+    (lambda _: ll.causal().dense(2, device="x"), "device must be a torch device"),
     (lambda _: ll.AttentionCall(X, X, X).without([(1, 0)], heads=True), "each head must be"),
     (lambda _: ll.AttentionCall(X, X, X).scaled(torch.tensor([float("nan")])), "at least 0"),
     (lambda _: ll.attend(X, X, X, dropout=MANY), "dropout must be at least 0 .* found tensor"),

@@ -1,4 +1,4 @@
-"""The guide is current: what is made in its pages, its notebooks, its links, its site."""
+"""The guide is current: generated numbers and figures, notebooks, links, the site."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _maker(name: str) -> ModuleType:
     return module
 
 
-def test_every_number_and_table_is_current() -> None:
+def test_every_generated_number_and_table_is_current() -> None:
     guide = _maker("make_guide")
     made = 0
     for path in guide.pages():
@@ -49,7 +49,7 @@ def test_every_number_and_table_is_current() -> None:
 
 
 def test_every_figure_shows_what_the_code_draws() -> None:
-    """Each is drawn anew, from the stored numbers where these take minutes, and compared."""
+    """Each is drawn again, from stored numbers where computing them takes minutes, and compared."""
     guide, figures = _maker("make_guide"), _maker("make_figures")
     drawn: dict[Path, Figure] = {
         DOCS / "studies" / f"{name}.png": guide.read_study(name).figure() for name in STUDIES
@@ -66,19 +66,19 @@ def test_every_figure_shows_what_the_code_draws() -> None:
 
 
 def _difference(path: Path, figure: Figure) -> float:
-    """The share of pixels that are others, fonts drawn a little otherwise left aside."""
+    """The share of pixels that differ by more than fonts may between machines."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=200)
-    with Image.open(path) as then, Image.open(buffer) as now:
-        if then.size != now.size:
+    with Image.open(path) as stored, Image.open(buffer) as drawn:
+        if stored.size != drawn.size:
             return 1.0
-        apart = ImageChops.difference(then.convert("L"), now.convert("L"))
-    counts = apart.histogram()
+        difference = ImageChops.difference(stored.convert("L"), drawn.convert("L"))
+    counts = difference.histogram()
     return sum(counts[64:]) / sum(counts)
 
 
-def test_a_figure_of_other_numbers_is_told_from_the_stored_one() -> None:
-    """One point of one curve a fifth higher is enough."""
+def test_a_figure_of_other_numbers_differs_from_the_stored_one() -> None:
+    """Raising one point of one curve by a fifth is enough."""
     guide = _maker("make_guide")
     study = guide.read_study("scaling")
     path = DOCS / "studies" / "scaling.png"
@@ -91,7 +91,7 @@ def test_a_figure_of_other_numbers_is_told_from_the_stored_one() -> None:
     assert _difference(path, other.figure()) > 0.0003
 
 
-def test_every_figure_and_page_that_is_linked_is_there() -> None:
+def test_every_linked_figure_and_page_exists() -> None:
     for path in DOCS.rglob("*.md"):
         for target in re.findall(r"\]\(([^)#]+)", path.read_text(encoding="utf-8")):
             assert not target.startswith("http"), f"{path} fetches {target}"
@@ -100,12 +100,12 @@ def test_every_figure_and_page_that_is_linked_is_there() -> None:
 
 def test_the_reference_names_everything_public() -> None:
     pages = (page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
-    begins = tuple(" ".join(re.findall(r"<!-- names: ([\w ]+) -->", "".join(pages))).split())
-    assert [home for home in ll._HOME.values() if not home.startswith(begins)] == []
+    prefixes = tuple(" ".join(re.findall(r"<!-- names: ([\w ]+) -->", "".join(pages))).split())
+    assert [home for home in ll._HOME.values() if not home.startswith(prefixes)] == []
 
 
 @pytest.mark.parametrize("path", sorted((DOCS / "tutorials").glob("*.ipynb")), ids=lambda p: p.stem)
-def test_a_notebook_runs_as_it_stands(path: Path, tmp_path: Path) -> None:
+def test_a_notebook_runs_unchanged(path: Path, tmp_path: Path) -> None:
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     done = subprocess.run(
@@ -132,7 +132,7 @@ def test_the_site_builds_strictly_and_fetches_nothing(tmp_path: Path, browser: B
 
 
 def _opens_from_the_file_system(page: Path, browser: Browser) -> None:
-    """A formula is drawn, the search finds, and nothing but files is requested."""
+    """A formula is rendered, the search finds a page, and only files are requested."""
     requests: list[str] = []
     tab = browser.new_page()
     tab.on("request", lambda request: requests.append(request.url))

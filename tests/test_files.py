@@ -1,4 +1,4 @@
-"""Files that are larger, deeper or longer than any that was meant, and files that never end."""
+"""Reading within bounds and writing atomically: huge, deeply nested and endless files, modes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def text(content: str) -> Callable[[Path], Any]:
         (read_toml, text("#" * (2 << 20)), "holds 2097152 bytes, expected at most 1048576"),
     ],
 )
-def test_a_file_that_was_never_meant_is_refused(
+def test_a_file_out_of_bounds_is_refused(
     tmp_path: Path, read: Callable[[Path], Any], make: Callable[[Path], Any], words: str
 ) -> None:
     make(tmp_path / "file")
@@ -53,19 +53,19 @@ def test_a_file_that_was_never_meant_is_refused(
         read(tmp_path / "file")
 
 
-def test_the_mode_is_that_of_any_file_and_the_umask_is_left_alone(tmp_path: Path) -> None:
-    """Another thread that makes files while one is written keeps its umask."""
+def test_a_written_file_follows_the_umask_which_is_not_changed(tmp_path: Path) -> None:
+    """A thread that creates files at the same time keeps its umask."""
     before = os.umask(0o027)
     done = threading.Event()
     modes: set[int] = set()
 
-    def others() -> None:
+    def create_others() -> None:
         while not done.is_set():
             (tmp_path / "other").unlink(missing_ok=True)
             (tmp_path / "other").write_text("")
             modes.add(stat.S_IMODE((tmp_path / "other").stat().st_mode))
 
-    thread = threading.Thread(target=others)
+    thread = threading.Thread(target=create_others)
     thread.start()
     try:
         for _ in range(300):
@@ -79,7 +79,7 @@ def test_the_mode_is_that_of_any_file_and_the_umask_is_left_alone(tmp_path: Path
     assert modes == {0o640}
 
 
-def test_the_longest_names(tmp_path: Path) -> None:
+def test_the_longest_names_can_be_written_and_longer_ones_are_refused(tmp_path: Path) -> None:
     longest = tmp_path / ("x" * 251 + ".txt")
     check_writable(longest)
     with writing(longest) as temporary:
@@ -91,8 +91,8 @@ def test_the_longest_names(tmp_path: Path) -> None:
     assert not files.is_folder(tmp_path / ("x" * 300))
 
 
-def test_whoever_may_read_other_files_may_read_what_safetensors_writes(tmp_path: Path) -> None:
-    """Their writer makes its own file, readable by its owner alone."""
+def test_a_file_written_by_safetensors_has_the_usual_mode(tmp_path: Path) -> None:
+    """Its writer creates a file of its own that only the owner may read."""
     (tmp_path / "plain").touch()
     with writing(tmp_path / "x.safetensors") as temporary:
         save_file({"x": torch.ones(2)}, temporary)

@@ -1,4 +1,4 @@
-"""Any text becomes a label that shows what is there and harms nothing around it."""
+"""Any text becomes a label that is visible and cannot affect its surroundings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from views.hostile_tokens import HOSTILE
 
 
 @given(st.text(alphabet=st.characters(exclude_categories=[]), max_size=60))
-def test_labels_hold_nothing_that_acts(text: str) -> None:
+def test_labels_hold_no_control_characters(text: str) -> None:
     label = visible(text)
     assert label
     label.encode("utf-8")
@@ -22,11 +22,11 @@ def test_labels_hold_nothing_that_acts(text: str) -> None:
 
 
 @given(st.text(max_size=40), st.integers(1, 20))
-def test_fitted_labels_have_the_width_asked_for(text: str, width: int) -> None:
+def test_fitted_labels_have_the_requested_width(text: str, width: int) -> None:
     assert columns(fit(visible(text), width)) == width
 
 
-def test_plain_words_stay_as_they_are() -> None:
+def test_plain_words_are_unchanged() -> None:
     for word in ("animal", "日本語", "שלום", "naïve", "👩‍👩‍👧", "<script>"):
         assert visible(word) == word
 

@@ -1,4 +1,4 @@
-"""What a reader copies from the README and the pages: Python runs, commands are understood."""
+"""What a reader copies from the README and the docs: Python runs, commands parse."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from limelight.insight.studies.registry import STUDIES
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
-# Long: run by tests of their own, as is training.
-ELSEWHERE = ("study", "heads", "train", "explore", "translate")
+# Too long for here: other tests run them.
+TESTED_ELSEWHERE = ("study", "heads", "train", "explore", "translate")
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -46,14 +46,14 @@ def test_pages_hold_commands_and_python() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=NAMES)
-def test_every_command_is_understood(path: Path) -> None:
+def test_every_command_parses(path: Path) -> None:
     """Its name and its options are known, and it has the arguments that it needs."""
     group: Any = get_command(app)
     for words in commands(path):
         if not words or words[0] not in group.commands:
             assert words == ["--help"], f"{path}: limelight {' '.join(words)}"
             continue
-        if len(words) == 1 or words[1].isupper():  # named, or with MODEL in place of a model
+        if len(words) == 1 or words[1].isupper():  # only its name, or a placeholder like MODEL
             continue
         command = group.commands[words[0]]
         context = command.make_context(words[0], list(words[1:]), resilient_parsing=False)
@@ -74,10 +74,10 @@ def test_every_idea_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             eval(line, known)
             continue
         words = shlex.split(line)[1:]
-        if words[0] in ELSEWHERE:
+        if words[0] in TESTED_ELSEWHERE:
             continue
         done = CliRunner().invoke(app, words)
-        expected = 1 if "--check" in words else 0  # the printed example is wrong, and says so
+        expected = 1 if "--check" in words else 0  # the check finds the printed example wrong
         assert done.exit_code == expected, f"{line}\n{done.output}\n{done.exception}"
 
 
@@ -88,7 +88,7 @@ WITH_PYTHON = [path for path in PAGES if blocks(path, "python")]
 def test_every_block_of_python_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the order of the page; a model and an input of the reader's own are given."""
+    """In the order of the page; `model` and `x` are in place of the reader's own."""
     monkeypatch.chdir(tmp_path)
     layer = torch.nn.TransformerEncoderLayer(64, 8, batch_first=True)
     known: dict[str, Any] = {"torch": torch, "ll": ll, "model": layer, "x": torch.randn(1, 9, 64)}
@@ -101,7 +101,7 @@ def test_every_block_of_python_runs(
 
 
 def shortened(block: str) -> str:
-    """The same with a few tokens generated."""
+    """The same with only a few tokens generated."""
     few = "__import__('itertools').islice"
     block = re.sub(r"(for .* in )(ll\.stream\(.*\)):", rf"\1{few}(\2, 2):", block)
     return re.sub(r"max_tokens=\d+", "max_tokens=2", block)

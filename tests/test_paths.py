@@ -1,4 +1,4 @@
-"""The four paths that DESIGN.md describes are those that calls take."""
+"""Calls take the four paths through the code that DESIGN.md describes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def described(title: str) -> list[str]:
 
 
 def traced(call: Callable[[], object], since: str = "") -> list[str]:
-    """The files that a call reaches, each where it is first entered; constructors apart.
+    """The files that a call reaches, in the order of their first call; constructors do not count.
 
     Args:
-        call: is run once.
-        since: the function of ours where the path begins; the call itself unless given.
+        call: run once.
+        since: the function of ours at which the path begins; that of `call` unless given.
     """
     reached: list[str] = []
     constructors = 0
@@ -67,26 +67,26 @@ def traced(call: Callable[[], object], since: str = "") -> list[str]:
 
 
 def check_order(names: list[str], reached: list[str]) -> None:
-    places = []
+    order = []
     for name in names:
-        known = [place for place, file in enumerate(reached) if file.endswith(f"/{name}")]
-        assert known, f"{name} is described and not reached"
-        places.append(known[0])
-    assert places == sorted(places), [reached[place] for place in places]
+        positions = [n for n, file in enumerate(reached) if file.endswith(f"/{name}")]
+        assert positions, f"{name} is described and not reached"
+        order.append(positions[0])
+    assert order == sorted(order), [reached[position] for position in order]
 
 
-def test_attend() -> None:
+def test_the_path_of_attend() -> None:
     q = torch.randn(1, 2, 6, 8)
 
     def call() -> object:
         mask, lens = ll.window(2), ll.Lens(top=1)
         return ll.attend(q, q, q, mask=mask, lens=lens)[1].rows([1])
 
-    call()  # what is imported on first use
+    call()  # imports what is loaded on first use
     check_order(described("`attend(q, k, v, mask=…, lens=…)`"), traced(call))
 
 
-def test_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_command_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from limelight.cli.app import app
 
     monkeypatch.chdir(tmp_path)
@@ -100,7 +100,7 @@ def test_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_order(described("`limelight show TEXT`"), traced(call))
 
 
-def test_watched_hugging_face_forward() -> None:
+def test_the_path_of_a_watched_hugging_face_forward() -> None:
     model = DECODERS["llama"]()
     ids = torch.randint(3, 99, (1, 5))
 
@@ -113,7 +113,7 @@ def test_watched_hugging_face_forward() -> None:
     check_order(described("A watched Hugging Face forward"), traced(call))
 
 
-def test_training_step(tmp_path: Path) -> None:
+def test_the_path_of_a_training_step(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("abcdefgh" * 200)
     model = {"preset": "llama", "layers": 1, "heads": 2, "width": 32, "context": 16}
     folders = itertools.count()

@@ -1,4 +1,4 @@
-"""Pages in a real browser that may neither print an error nor send a request away."""
+"""Pages in a real browser that may neither log an error nor request anything from elsewhere."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 def watched_pages(
     browser: Browser, viewport: tuple[int, int], origins: tuple[str, ...]
 ) -> Iterator[Callable[..., Page]]:
-    """Gives a function that opens an address and waits for the element `ready` on it.
+    """A function that opens a URL and waits for the element `ready` on the page.
 
     Args:
         browser: where pages are opened.
         viewport: their width and height, unless `open_page` is given another.
-        origins: how the addresses that a page may request begin.
+        origins: what the URLs that a page may request begin with.
     """
     errors: list[str] = []
     requests: list[str] = []

@@ -6,7 +6,7 @@ The letters are the same everywhere in Limelight:
     h  query heads        j  key position       e  value channels
     g  key/value heads    n  tokens             m  model width
 
-`scores` are what softmax takes, `weights` what it gives.
+`scores` go into softmax, `weights` come out of it.
 """
 
 from __future__ import annotations
@@ -26,33 +26,32 @@ def shape_text(tensor: Tensor) -> str:
 
 
 def check_tensor(name: str, tensor: Tensor) -> None:
-    """Raise unless `tensor` is one that has a shape and strides: dense, not sparse or nested."""
+    """Raise unless `tensor` is a dense torch.Tensor: not nested, sparse or quantized."""
     if not isinstance(tensor, Tensor):
         raise DtypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
     if tensor.is_nested:
-        kind, advice = "nested", "attend_packed takes sequences of unlike lengths laid end to end"
+        kind, advice = "nested", "attend_packed takes concatenated sequences of any lengths"
     elif tensor.layout is not torch.strided:
         kind = str(tensor.layout).removeprefix("torch.")
-        advice = "tensor.to_dense() makes it one"
+        advice = "convert it with tensor.to_dense()"
     elif tensor.is_quantized:
-        kind, advice = "quantized", "tensor.dequantize() makes it one"
+        kind, advice = "quantized", "convert it with tensor.dequantize()"
     else:
         return
     raise DtypeError(f"{name} is a {kind} tensor, expected a dense one; {advice}")
 
 
 def check_plain(name: str, tensor: Tensor) -> Tensor:
-    """The tensor with its numbers where its memory says they are.
+    """The tensor, with a lazy negation or conjugation resolved, so that memory holds its values.
 
-    A sign or a conjugation that torch has put off is carried out. Subclasses whose memory need not
-    hold their numbers are refused.
+    Refuses subclasses whose memory need not hold their values.
     """
     check_tensor(name, tensor)
     if type(tensor) not in _PLAIN and not _dispatches(tensor):
         raise DtypeError(
             f"{name} is a {type(tensor).__name__}, expected a plain torch.Tensor: "
-            "a subclass may mean more than its memory holds. What can be done: "
-            "tensor.as_subclass(torch.Tensor), if its numbers are all there is to it"
+            "a subclass may mean more than its memory holds; "
+            "if it does not, pass tensor.as_subclass(torch.Tensor)"
         )
     if not torch.compiler.is_compiling() and (tensor.is_neg() or tensor.is_conj()):
         return tensor.resolve_neg().resolve_conj()
@@ -63,14 +62,14 @@ _PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def _dispatches(tensor: Tensor) -> bool:
-    """Whether a subclass answers torch's operations itself, as those that trace or shard do."""
+    """Whether a subclass implements torch's operations itself, as those that trace or shard do."""
     name = "__torch_dispatch__"
     overridden = getattr(type(tensor), name) is not getattr(Tensor, name)
     return overridden or torch.compiler.is_compiling()
 
 
 def check_rank(name: str, tensor: Tensor, letters: str) -> None:
-    """Raise unless `tensor` is one, with one axis for each of the space-separated `letters`."""
+    """Raise unless `tensor` is dense, with one axis for each of the space-separated `letters`."""
     check_tensor(name, tensor)
     expected = len(letters.split())
     if tensor.ndim != expected:
@@ -132,7 +131,7 @@ def check_same_kind(name: str, tensor: Tensor, like: Tensor, source: str) -> Non
 
 
 def check_same_device(name: str, tensor: Tensor, like: Tensor, source: str) -> None:
-    """Raise unless `tensor` lives where `like` does."""
+    """Raise unless `tensor` is on the device of `like`."""
     if tensor.device != like.device:
         raise DeviceError(f"{name} is on {tensor.device}, expected {like.device} as {source}")
 
@@ -142,7 +141,7 @@ def check_device(device: str | torch.device) -> torch.device:
     try:
         return torch.device(device)
     except (TypeError, ValueError, RuntimeError):
-        raise DeviceError(f"device must name one, such as 'cpu', found {device!r}") from None
+        raise DeviceError(f"device must be a torch device like 'cpu', found {device!r}") from None
 
 
 def check_number(
@@ -160,7 +159,7 @@ def check_number(
     `expected` says that in words.
     """
     try:
-        # float() alone would also read a text, and take a bool for 0 or 1.
+        # float() alone would also parse a string, and take a bool for 0 or 1.
         number = math.nan if isinstance(value, str | bool) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
@@ -183,7 +182,7 @@ def check_positive(name: str, value: float) -> float:
 def check_whole(name: str, value: int, least: int = 1, most: int | None = None) -> int:
     """The value, if it is a whole number of at least `least` and, if given, at most `most`."""
     try:
-        # What may index a sequence is a whole number: also numpy's, and a tensor of one.
+        # Whatever can index a sequence counts: numpy's integers and tensors of one element too.
         number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = None
@@ -194,7 +193,7 @@ def check_whole(name: str, value: int, least: int = 1, most: int | None = None) 
 
 
 def check_flag(name: str, value: object) -> bool:
-    """The value as a bool, if it is one thing that is true or false: also numpy's, or a tensor's.
+    """The value as a bool, if it is a bool, a number, or an array or tensor of one element.
 
     >>> check_flag("is_causal", 1)
     True
@@ -202,7 +201,7 @@ def check_flag(name: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     try:
-        # Texts, lists and None are true or false to Python, and never meant so here.
+        # Strings, lists and None have a truth value in Python, but are never meant as flags.
         if value is not None and hasattr(value, "__bool__"):
             return bool(value)
     except (TypeError, ValueError, RuntimeError):  # a tensor of several
@@ -211,14 +210,14 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_table(name: str, value: object, kind: torch.dtype) -> Tensor:
-    """The value as a tensor of this type, if it is one or nested sequences of even lengths."""
+    """The value, a tensor or nested sequences of equal lengths, as a tensor of this type."""
     if isinstance(value, Tensor):
         value = check_plain(name, value)
     try:
         return torch.as_tensor(value, dtype=kind)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise OptionError(
-            f"{name} must be a tensor, or sequences of numbers of even lengths, found {value!r}"
+            f"{name} must be a tensor, or nested sequences of equal lengths, found {value!r}"
         ) from None
 
 

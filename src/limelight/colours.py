@@ -1,8 +1,8 @@
 """The colours of every view: one table of numbers for terminal, figures and page.
 
-Zero is the colour of the paper and one stands out most, in the light as in the dark. Lightness
-is linear in the value (in OKLab), so equal steps look equal and the order survives colour
-blindness and grey printing; hue only helps along.
+In both palettes zero has the colour of the background and one the strongest contrast to it.
+Lightness is linear in the value (in OKLab), so equal steps look equal and the order survives
+colour blindness and grey printing; hue is secondary.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class Palette(NamedTuple):
     """The named colours of one scheme; `scale` and `signed` are evenly spaced anchors."""
 
     paper: str
-    """what everything lies on"""
+    """the background"""
     raised: str
-    """panels upon the paper"""
+    """panels on the background"""
     ink: str
     muted: str
     line: str
@@ -71,9 +71,9 @@ def shade(value: float, scale: tuple[Rgb, ...] = LIGHT.scale) -> Rgb:
     >>> shade(0.0), shade(1.0)
     ((250, 250, 247), (1, 42, 62))
     """
-    place = min(max(value, 0.0), 1.0) * (len(scale) - 1)
-    below = min(int(place), len(scale) - 2)
-    part = place - below
-    mixed = (a + (b - a) * part for a, b in zip(scale[below], scale[below + 1], strict=True))
+    position = min(max(value, 0.0), 1.0) * (len(scale) - 1)
+    below = min(int(position), len(scale) - 2)
+    fraction = position - below
+    mixed = (a + (b - a) * fraction for a, b in zip(scale[below], scale[below + 1], strict=True))
     red, green, blue = (round(channel) for channel in mixed)
     return red, green, blue

@@ -7,7 +7,7 @@ class LimelightError(ValueError):
     """An error that the caller can fix: the message names what was found and what was expected."""
 
     def __str__(self) -> str:
-        """One line, whatever was found: the text of a tensor has several."""
+        """One line, even where the message quotes a value of several lines, such as a tensor."""
         return " ".join(line.strip() for line in super().__str__().splitlines())
 
 
@@ -20,7 +20,7 @@ class DtypeError(LimelightError):
 
 
 class DeviceError(LimelightError):
-    """Tensors that must live together are on different devices."""
+    """Tensors that must be on one device are on different ones."""
 
 
 class OptionError(LimelightError):
@@ -32,4 +32,4 @@ class UnavailableError(LimelightError):
 
 
 class FileError(LimelightError):
-    """A file is missing, damaged, foreign, or cannot be written."""
+    """A file is missing, damaged, of another format, or cannot be written."""

@@ -1,8 +1,10 @@
-"""Values as their annotations want them: what callers and files give is checked in one place.
+"""Checks of values against type annotations, for what callers pass and what files hold.
 
-check_fields(config)                      # each field of a dataclass holds a value of its type
-take(table, "rope_theta", float, 10000.0)   # a value of a file, or what stands in its place
-@checked                                  # a function's arguments, before it runs
+    check_fields(config)                        # each field of a dataclass has a value of its type
+    take(table, "rope_theta", float, 10000.0)   # a value of a file's table, or the default
+    @checked                                    # a function's arguments, before it runs
+
+Each error names the value, what was found and what was expected.
 """
 
 from __future__ import annotations
@@ -48,13 +50,13 @@ _WORDS: dict[Any, str] = {
 }
 _SEVERAL: dict[Any, str] = {int: "whole numbers", float: "numbers", str: "texts"}
 _WHOLE, _REAL = (int, numbers.Integral), (int, float, numbers.Real)
-"""What callers may give for a number: also numpy's. Files hold Python's own."""
+"""What callers may pass as a number, numpy's included; files hold Python's own."""
 
 
-def check_fields(instance: Any, called: str = "") -> None:
+def check_fields(instance: Any, prefix: str = "") -> None:
     """Raise unless each field of a dataclass holds what its annotation says.
 
-    `called` is put before the names of the fields.
+    The error names the field with `prefix` before it.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -66,7 +68,7 @@ def check_fields(instance: Any, called: str = "") -> None:
     limelight.errors.OptionError: my width must be a whole number, found '8'
     """
     for name, hint in _hints(type(instance)).items():
-        check_value(f"{called}{name}", getattr(instance, name), hint)
+        check_value(f"{prefix}{name}", getattr(instance, name), hint)
 
 
 def check_value(name: str, value: Any, hint: Any) -> None:
@@ -76,7 +78,7 @@ def check_value(name: str, value: Any, hint: Any) -> None:
 
 
 def as_list(name: str, values: Iterable[T]) -> list[T]:
-    """The values as a list, or an OptionError that names what has none.
+    """The values as a list, or an OptionError that names the argument.
 
     >>> as_list("links", (3, 4))
     [3, 4]
@@ -90,7 +92,7 @@ def as_list(name: str, values: Iterable[T]) -> list[T]:
 def checked(function: Callable[P, T]) -> Callable[P, T]:
     """A function whose arguments are checked by their annotations before it runs.
 
-    What an annotation that is only there for type checkers says is not known here, and let pass.
+    Annotations that only a type checker can resolve are skipped.
 
     >>> @checked
     ... def repeat(text: str, times: int = 1) -> str:
@@ -117,14 +119,14 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 
 @cache
 def _argument_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of the parameters, those that can be known, as types."""
+    """The annotations of the parameters as types, those that can be resolved at run time."""
     known = {**vars(builtins), **vars(sys.modules[function.__module__])}
     hints: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         try:
-            hints[name] = eval(parameter.annotation, known)  # our own source, as typing does it
+            hints[name] = eval(parameter.annotation, known)  # of our own source, as typing does
         except (NameError, TypeError):
             continue
     return hints
@@ -180,14 +182,14 @@ def _fits(
     if hint is Any or isinstance(hint, TypeVar | str):
         return True
     if origin in (Union, types.UnionType):
-        return any(_fits(value, arm, integers, reals) for arm in inner)
+        return any(_fits(value, member, integers, reals) for member in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin is tuple:
         return isinstance(value, tuple) and all(
             _fits(each, inner[0], integers, reals) for each in cast("tuple[Any, ...]", value)
         )
-    # A bool is an int to Python, and never one that was meant here.
+    # A bool is an int in Python, but is never meant as a number here.
     if hint in (int, float):
         kinds = integers if hint is int else reals
         return isinstance(value, kinds) and not isinstance(value, bool)

@@ -17,13 +17,13 @@ from typing import Any, cast
 from limelight.errors import FileError, OptionError
 
 PARTIAL = ".partial-"
-"""How files and folders that are still being written begin; they are never read."""
+"""Prefix of the names of files and folders still being written, which are never read."""
 
 JSON_LIMIT, TOML_LIMIT = 1 << 28, 1 << 20
 """Bytes of the largest file that is read: the tokenizers of large models take some 30 MB."""
-_DEEPEST = 64
-"""Tables and lists inside one another; no settings of ours go beyond 5."""
-_LONG_KEY = re.compile(rf"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')\s*\.\s*){{{_DEEPEST}}}""")
+_MAX_DEPTH = 64
+"""Levels of nested tables and lists; our own settings have at most 5."""
+_LONG_KEY = re.compile(rf"""(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')\s*\.\s*){{{_MAX_DEPTH}}}""")
 
 
 @contextmanager
@@ -38,11 +38,11 @@ def writing(path: str | Path) -> Generator[Path]:
     'whole'
     """
     path = check_path(path)
-    temporary = _beside(path)
+    temporary = _temporary_beside(path)
     try:
         mode = temporary.stat().st_mode
         yield temporary
-        # Some libraries put a file of their own in its place, which only its owner may read.
+        # Some libraries replace it with a file of their own, which only its owner may read.
         temporary.chmod(mode)
         temporary.replace(path)
     except OSError as error:
@@ -61,25 +61,25 @@ def check_writable(path: str | Path) -> None:
         pass
     except OSError as error:  # a name that is too long, among others
         raise FileError(f"{path}: cannot be written: {error.strerror}") from error
-    _beside(path).unlink()
+    _temporary_beside(path).unlink()
 
 
 def check_path(path: str | Path) -> Path:
-    """The path, if it is one: what else a caller may give has no file."""
+    """The path as a `Path`, if it can name a file."""
     if not isinstance(path, str | os.PathLike):
         raise OptionError(f"a path must be a text or a Path, found {path!r}")
     try:
-        written = os.fsencode(path)
+        encoded = os.fsencode(path)
     except UnicodeEncodeError:
-        written = b"\0"
-    if b"\0" in written:
+        encoded = b"\0"
+    if b"\0" in encoded:
         raise OptionError(f"{path!r} cannot be the name of a file")
     return Path(path)
 
 
 @contextmanager
 def read_from(path: Path) -> Generator[None]:
-    """Within it, a value that is refused is one of this file, which the error then names."""
+    """Within the block, an OptionError becomes a FileError that names this file."""
     try:
         yield
     except OptionError as error:
@@ -87,7 +87,7 @@ def read_from(path: Path) -> Generator[None]:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a regular file; a name that no file can have is none.
+    """Whether the path is a regular file; False for a name that no file can have.
 
     >>> is_file(Path("x" * 300))
     False
@@ -99,7 +99,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder of this name."""
+    """Whether the path is a folder; False for a name that no folder can have."""
     try:
         return path.is_dir()
     except OSError:
@@ -109,8 +109,8 @@ def is_folder(path: Path) -> bool:
 def read_text(path: Path, limit: int = JSON_LIMIT) -> str:
     """The UTF-8 text of a regular file of at most `limit` bytes.
 
-    A pipe or a device may never end, and a file may be larger than memory: both are refused
-    before anything is read.
+    A pipe or a device may never end, so it is refused before anything is read. A file may be larger
+    than memory, so no more than the limit is read of it.
     """
     try:
         # Opening a pipe would wait for a writer.
@@ -139,7 +139,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object of a JSON file.
 
     Raises:
-        FileError: where it is no regular file, too large, not JSON, or nested too deeply.
+        FileError: if it is not a regular file, too large, not JSON, or nested too deeply.
     """
     value = _read_json(path)
     if not isinstance(value, dict):
@@ -169,9 +169,9 @@ def _read_json(path: Path) -> object:
 def read_toml(path: Path) -> dict[str, Any]:
     """The table of a TOML file; raises as `read_json` does."""
     text = read_text(path, TOML_LIMIT)
-    # The library takes quadratic time for a key of many parts.
+    # tomllib takes quadratic time for a key of many parts.
     if _LONG_KEY.search(text):
-        raise FileError(f"{path}: a key has more than {_DEEPEST} parts")
+        raise FileError(f"{path}: a key has more than {_MAX_DEPTH} parts")
     try:
         value = tomllib.loads(text)
     except (RecursionError, ValueError) as error:
@@ -196,9 +196,9 @@ def _reason(error: Exception) -> str:
 
 
 def _check_depth(path: Path, value: object) -> None:
-    # Breadth first, without recursion, which depth would end.
+    # Breadth first: recursion would fail on the very values that are refused here.
     level: list[object] = [value]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         inner: list[object] = []
         for holder in level:
             if isinstance(holder, dict):
@@ -208,7 +208,7 @@ def _check_depth(path: Path, value: object) -> None:
         level = [member for member in inner if isinstance(member, dict | list)]
         if not level:
             return
-    raise FileError(f"{path}: its lists and tables are nested more than {_DEEPEST} deep")
+    raise FileError(f"{path}: its lists and tables are nested more than {_MAX_DEPTH} deep")
 
 
 def _kind(mode: int) -> str:
@@ -216,11 +216,11 @@ def _kind(mode: int) -> str:
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
-def _beside(path: Path) -> Path:
-    """A new empty file in the same folder, with the ending that libraries go by."""
-    # Short, whatever the length of the name: that one may be as long as the disk allows.
-    ending = path.suffix if len(path.suffix) < 16 else ""
-    temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}{ending}"
+def _temporary_beside(path: Path) -> Path:
+    """A new empty file in the same folder, with the suffix by which libraries choose a format."""
+    # Not made from the name of `path`, which may be as long as the file system allows.
+    suffix = path.suffix if len(path.suffix) < 16 else ""
+    temporary = path.parent / f"{PARTIAL}{secrets.token_hex(8)}{suffix}"
     try:
         os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
     except OSError as error:

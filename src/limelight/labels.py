@@ -1,6 +1,6 @@
 """Tokens as labels: any text made visible, harmless to its surroundings, and short.
 
-A token may hold anything: a line break, a terminal escape, a mark that turns the reading
+A token may hold anything: a line break, a terminal escape, a mark that reverses the reading
 direction of all that follows. Views show labels, never raw tokens.
 """
 
@@ -42,7 +42,7 @@ def _visible_character(character: str) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """At most `limit` characters, never parting a base from its combining marks."""
+    """At most `limit` characters, without separating a base from its combining marks."""
     if len(text) <= limit:
         return text
     end = max(limit - 1, 1)

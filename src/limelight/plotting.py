@@ -25,28 +25,28 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
-    """Write the figure as its suffix says: .png, .svg or .pdf."""
+    """Write the figure in the format of the suffix: .png, .svg or .pdf."""
     path = check_path(path)
     if path.suffix.lower() not in FORMATS:
         raise FileError(f"path must end in one of {', '.join(FORMATS)}, found {path.name!r}")
-    with _quiet_about_glyphs(), writing(path) as temporary:
+    with _without_glyph_warnings(), writing(path) as temporary:
         figure.savefig(temporary, format=path.suffix.lower().lstrip("."), dpi=200)
 
 
 def inline_svg(figure: Figure) -> str:
-    """The figure as an image for HTML, within the page: no script and no name of it leaks out."""
+    """The figure as an `<img>` with a data URL: its ids and styles cannot affect the page."""
     import base64
 
     buffer = io.BytesIO()
-    with _quiet_about_glyphs():
+    with _without_glyph_warnings():
         figure.savefig(buffer, format="svg")
     data = base64.b64encode(buffer.getvalue()).decode()
     return f'<img alt="" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
 
 
 @contextmanager
-def _quiet_about_glyphs() -> Generator[None]:
-    """A letter that no installed font knows is drawn as a box, which says enough."""
+def _without_glyph_warnings() -> Generator[None]:
+    """No warnings about characters that no installed font has: the boxes drawn for them suffice."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font")
         warnings.filterwarnings("ignore", message=r"Matplotlib currently does not support")
@@ -69,20 +69,20 @@ def draw_over(
     height, width = pixels.shape[:2]
     extent = (0.0, float(width), float(height), 0.0)
     axes.imshow(pixels.mean(axis=2), cmap="gray", vmin=0, vmax=255, extent=extent)
-    drawn = axes.imshow(
+    heatmap = axes.imshow(
         grid, cmap="inferno", vmin=0.0, alpha=0.6, extent=extent, interpolation="nearest"
     )
     if mark is not None:
         (row, column), (rows, columns) = mark, grid.shape
-        high, wide = height / rows, width / columns
-        corner = (column * wide, row * high)
-        axes.add_patch(Rectangle(corner, wide, high, fill=False, edgecolor="cyan", linewidth=2))
+        size = width / columns, height / rows
+        corner = (column * size[0], row * size[1])
+        axes.add_patch(Rectangle(corner, *size, fill=False, edgecolor="cyan", linewidth=2))
     axes.axis("off")
-    return drawn
+    return heatmap
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches, on white."""
+    """An empty figure of `width` by `height` inches, on white."""
     return _figure_class()(figsize=(width, height), layout="constrained", facecolor="white")
 
 
@@ -97,7 +97,7 @@ def _figure_class() -> type[Figure]:
     class NotebookFigure(Figure):
         def _repr_png_(self) -> bytes:
             buffer = io.BytesIO()
-            with _quiet_about_glyphs():
+            with _without_glyph_warnings():
                 self.savefig(buffer, format="png", dpi=110)
             return buffer.getvalue()
 
@@ -114,29 +114,29 @@ def weight_scale() -> Colormap:
 
 
 def fonts_for(labels: Iterable[str]) -> list[str]:
-    """The default font, then an installed one for each letter that those before do not know."""
+    """The fonts that together cover the labels: the default, then installed ones for the rest."""
     families = ["DejaVu Sans"]
-    missing = {ord(letter) for label in labels for letter in label}
-    missing -= _installed()["DejaVu Sans"]
-    for name, letters in _installed().items() if missing else ():
-        if missing & letters:
+    missing = {ord(character) for label in labels for character in label}
+    missing -= _coverage()["DejaVu Sans"]
+    for name, characters in _coverage().items() if missing else ():
+        if missing & characters:
             families.append(name)
-            missing -= letters
+            missing -= characters
     return families
 
 
 @cache
-def _installed() -> dict[str, frozenset[int]]:
-    """The letters that each installed upright font knows."""
+def _coverage() -> dict[str, frozenset[int]]:
+    """The characters that each installed upright font has."""
     from matplotlib.font_manager import fontManager, get_font
 
-    letters: dict[str, frozenset[int]] = {}
+    coverage: dict[str, frozenset[int]] = {}
     for entry in sorted(fontManager.ttflist, key=lambda entry: entry.name):
         plain = entry.style == "normal" and entry.weight in (400, "normal", "regular")
-        # the last resort knows every letter and draws none of them
-        if not plain or entry.name in letters or entry.name.startswith("Last Resort"):
+        # Last Resort has a placeholder for every character.
+        if not plain or entry.name in coverage or entry.name.startswith("Last Resort"):
             continue
-        # fonts made of bitmaps only, as some emoji are, cannot be drawn
+        # Bitmap fonts, as some for emoji are, cannot be drawn.
         with suppress(RuntimeError, OSError):
-            letters[entry.name] = frozenset(get_font(entry.fname).get_charmap())
-    return letters
+            coverage[entry.name] = frozenset(get_font(entry.fname).get_charmap())
+    return coverage

@@ -1,3 +1,3 @@
-"""The version, apart so that every layer may name it."""
+"""The version, in a module of its own so that every layer can import it."""
 
 __version__ = "0.1.0"

@@ -3,7 +3,7 @@
     python -m tests.fuzz [--minutes 5] [--seed N]
 
 Prints its seed. A case that fails is saved in tests/fuzz/saved/, which the tests run from then on:
-a call by the number it is drawn from, a file by its damaged content.
+a call by its own seed, a file by its damaged content.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def main() -> int:
                     SAVED.mkdir(exist_ok=True)
                     (SAVED / name).write_bytes(damage or traceback.format_exc().encode())
                     print(f"{kind} {case} fails:\n{traceback.format_exc()}", flush=True)
-    tried = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    print(f"fuzz: {tried}; {failures} failures (seed {options.seed})")
+    totals = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    print(f"fuzz: {totals}; {failures} failures (seed {options.seed})")
     return 1 if failures else 0
 
 

@@ -41,7 +41,7 @@ def guarded(tensor: Tensor) -> Tensor:
 
 
 def table_of(mask: Any, i: int, j: int, b: int, h: int) -> np.ndarray:
-    """A mask by its definition, place by place, written again here: `b h i j`."""
+    """A mask by its definition, element by element, independent of the package: `b h i j`."""
     kind, *of = mask
     rows, keys = np.arange(i)[:, None], np.arange(j)[None]
     behind = rows + (j - i) - keys
@@ -134,31 +134,32 @@ def oracle(q: Tensor, k: Tensor, v: Tensor, table: np.ndarray | None, **options:
         scores = options["softcap"] * torch.tanh(scores / options["softcap"])
     if options["bias"] is not None:
         scores = scores + options["bias"].double()
-    may = torch.ones_like(scores, dtype=torch.bool)
+    allowed = torch.ones_like(scores, dtype=torch.bool)
     if table is not None:
-        may = torch.from_numpy(np.array(table))
-    masked = scores.masked_fill(~may, -torch.inf)
-    highest = torch.where(may.any(-1, keepdim=True), masked.amax(-1, keepdim=True), 0.0).detach()
-    powers = torch.exp(masked - highest)
-    total = powers.sum(-1, keepdim=True)
+        allowed = torch.from_numpy(np.array(table))
+    masked = scores.masked_fill(~allowed, -torch.inf)
+    row_max = masked.amax(-1, keepdim=True)
+    row_max = torch.where(allowed.any(-1, keepdim=True), row_max, 0.0).detach()
+    exponentials = torch.exp(masked - row_max)
+    total = exponentials.sum(-1, keepdim=True)
     if options["sinks"] is not None:
-        total = total + torch.exp(options["sinks"].double()[:, None, None] - highest)
-    weights = powers / total.clamp_min(1e-300)
+        total = total + torch.exp(options["sinks"].double()[:, None, None] - row_max)
+    weights = exponentials / total.clamp_min(1e-300)
     output = torch.einsum("bhij,bhje->bhie", weights, values)
     grads = torch.autograd.grad((output * options["grad"].double()).sum(), (q, k, v))
     return output.detach(), weights.detach(), grads
 
 
 def check_sinks(seed: int) -> None:
-    """The same call beside a sink for each head."""
+    """The same call with a sink for each head."""
     check(seed, with_sinks=True)
 
 
 def check(seed: int, with_sinks: bool = False) -> None:
-    """One random call: forward, backward, lens, dropout, packed and decode, each in every form.
+    """One random call: forward, backward, lens, dropout, packed and decoding, by every backend.
 
-    Raises where one is not right. The seed alone makes the call, with sinks or without: new draws
-    belong after the old ones, or saved cases become others.
+    Raises where a result is wrong. The seed alone determines the call, with sinks or without: new
+    draws belong after the existing ones, or saved cases become other calls.
     """
     rng = random.Random(seed)
     torch.manual_seed(seed)
@@ -191,11 +192,11 @@ def check(seed: int, with_sinks: bool = False) -> None:
     # Everything is computed in float32; outputs and gradients are rounded to the type of the call.
     rounding = 0.0 if dtype == torch.float32 else torch.finfo(dtype).eps
 
-    def close(name: str, ours: Tensor, right: Tensor) -> None:
-        worst = float((ours.double() - right).abs().max()) if right.numel() else 0.0
-        size = float(right.abs().max()) if right.numel() else 0.0
+    def close(name: str, found: Tensor, expected: Tensor) -> None:
+        error = float((found.double() - expected).abs().max()) if expected.numel() else 0.0
+        size = float(expected.abs().max()) if expected.numel() else 0.0
         bound = tolerance * (1 + size) + rounding * size
-        assert worst <= bound, f"{name} is {worst:.1e} off, expected at most {bound:.1e}"
+        assert error <= bound, f"{name} is {error:.1e} off, expected at most {bound:.1e}"
 
     for impl in ("native", "tiled"):
         close(f"{impl} output", attend(*tensors, impl=impl), exact[0])
@@ -209,12 +210,12 @@ def check(seed: int, with_sinks: bool = False) -> None:
         leaves = [x.clone().requires_grad_() for x in (q, k, v)]
         out = attend(*leaves, impl=impl)
         grads = torch.autograd.grad((out * grad).sum(), leaves)
-        for name, ours, right in zip(("dq", "dk", "dv"), grads, exact[2], strict=True):
-            close(f"{impl} {name}", ours, right)
+        for name, found, expected in zip(("dq", "dk", "dv"), grads, exact[2], strict=True):
+            close(f"{impl} {name}", found, expected)
     torch.manual_seed(seed)
     dropped = attend(*tensors, dropout=0.3, impl="native")
     torch.manual_seed(seed)
-    # The formula draws the same weights to drop: they are a function of the seed alone.
+    # The reference drops the same weights: they are a function of the seed alone.
     close("dropout", dropped, attend(*tensors, dropout=0.3, impl="reference").double())
     last = {**options, "mask": ll.causal()}
     whole, step = ll.attend(k, k, v, **last), ll.attend(k[:, :, -1:], k, v, **last)
@@ -230,19 +231,19 @@ def check(seed: int, with_sinks: bool = False) -> None:
 
 
 def check_refusals(seed: int) -> None:
-    """Arguments that make no sense: a LimelightError, or an answer; never another error."""
+    """Wrong arguments: a LimelightError, or a result; never another error."""
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    odd: list[Any] = [
+    wrong: list[Any] = [
         torch.randn(2, 3), torch.randn(1, 1, 4, 8).to_sparse(), torch.ones(1, 2, 4, 8).int(),
         torch.randn(1, 2, 4, 8, device="meta"), torch.randn(1, 2, 0, 8), torch.randn(1, 2, 4, 0),
         None, 3, "q", torch.randn(1, 2, 4, 8, dtype=torch.complex64), torch.randn(1, 3, 4, 8),
     ]  # fmt: skip
     good = torch.randn(1, 2, 4, 8)
-    arguments = [rng.choice([good, good, rng.choice(odd)]) for _ in range(3)]
+    arguments = [rng.choice([good, good, rng.choice(wrong)]) for _ in range(3)]
     options: dict[str, Any] = {}
     for name, values in {
-        "mask": [odd[0] > 0, ll.padding([9]), ll.without([(7, 7)]), 3, ll.blocks([[True]], 2)],
+        "mask": [wrong[0] > 0, ll.padding([9]), ll.without([(7, 7)]), 3, ll.blocks([[True]], 2)],
         "bias": [torch.randn(9), ll.alibi(5), "b", good.to_sparse(), torch.randn(4, 4).half()],
         "scale": [float("nan"), float("inf"), "x", 10**400], "softcap": [0, -1, "c"],
         "dropout": [1.0, -0.1, None], "impl": ["fast", None], "lens": [3, ll.Lens(columns=(99,))],

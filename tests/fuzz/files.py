@@ -1,4 +1,4 @@
-"""Damaged files of every kind we read: a LimelightError, or an answer; never another error."""
+"""Damaged files of every kind we read: a LimelightError, or a result; never another error."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sources(folder: Path) -> dict[Path, Reader]:
 
 
 def _recordings() -> list[ll.Recording]:
-    """Of a text, of one in windows, and of a call with masks of every kind, a bias and a lens."""
+    """Of a text, of a text in windows, and of a call with masks of every kind and a bias."""
     model = ll.load("minilm")
     long = read(model, "tick tock " * 60).recording
     torch.manual_seed(0)
@@ -103,7 +103,7 @@ def _hugging_face(folder: Path) -> Path:
 
 def _gguf(path: Path) -> Path:
     """A Llama of one layer, in a quantisation."""
-    draw = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
     writer.add_context_length(32)
@@ -125,7 +125,7 @@ def _gguf(path: Path) -> Path:
     }  # fmt: skip
     kind = gguf.GGMLQuantizationType.Q4_0
     for name, shape in shapes.items():
-        tensor = draw.standard_normal(shape).astype(np.float32)
+        tensor = rng.standard_normal(shape).astype(np.float32)
         if len(shape) == 1:
             writer.add_tensor(f"{name}.weight", tensor)
         else:
@@ -138,7 +138,7 @@ def _gguf(path: Path) -> Path:
 
 
 def _run(folder: Path) -> dict[Path, Reader]:
-    """The log and the newest checkpoint of a training run, taken up again."""
+    """The log and the newest checkpoint of a training run, which is resumed."""
     folder.mkdir()
     (folder / "text.txt").write_text("abcdefgh\n" * 200)
     settings = Settings.from_table(
@@ -180,7 +180,7 @@ def damaged(rng: random.Random, content: bytes) -> bytes:
     """The content with bytes flipped, cut, repeated or replaced by words that parse."""
     changed = bytearray(content)
     for _ in range(rng.randint(1, 4)):
-        # Most of a file is numbers; its head is what a reader trusts.
+        # Mostly in the header: the rest of a file is mostly numbers, which no reader checks.
         at = rng.randrange(min(len(changed), 2000) or 1) if rng.random() < 0.8 else 0
         match rng.randrange(5):
             case 0:
@@ -201,19 +201,19 @@ def damaged(rng: random.Random, content: bytes) -> bytes:
 def mutated_json(rng: random.Random, content: bytes) -> bytes:
     """A document with one value replaced by another kind of value."""
     document = json.loads(content)
-    place, steps = document, 0
-    while isinstance(place, dict | list) and len(place) and steps < 8:
-        key = rng.choice(list(place) if isinstance(place, dict) else range(len(place)))
+    node, steps = document, 0
+    while isinstance(node, dict | list) and len(node) and steps < 8:
+        key = rng.choice(list(node) if isinstance(node, dict) else range(len(node)))
         steps += 1
-        if not isinstance(place[key], dict | list) or rng.random() < 0.3:
-            place[key] = rng.choice([None, -1, 0, 2**70, "x", [], {}, True, 1e308, "9" * 5000])
+        if not isinstance(node[key], dict | list) or rng.random() < 0.3:
+            node[key] = rng.choice([None, -1, 0, 2**70, "x", [], {}, True, 1e308, "9" * 5000])
             break
-        place = place[key]
+        node = node[key]
     return json.dumps(document).encode()
 
 
 def forged(rng: random.Random, content: bytes) -> bytes:
-    """A recording with something in it changed and a checksum that fits."""
+    """A recording with one part changed and a checksum that fits."""
     tensors = load(content)
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])["__metadata__"]
@@ -240,20 +240,20 @@ def forged(rng: random.Random, content: bytes) -> bytes:
 def drawn(
     seed: int, readers: dict[Path, Reader], contents: dict[Path, bytes]
 ) -> tuple[Path, bytes]:
-    """A file, and what it is to hold in place of its content."""
+    """A file, and its damaged content."""
     rng = random.Random(seed)
     path = rng.choice(sorted(readers))
-    damage = damaged
+    change = damaged
     if rng.random() < 0.5:
-        by_value = mutated_json if path.suffix == ".json" else damaged
-        damage = forged if path.name in RECORDINGS else by_value
-    return path, damage(rng, contents[path])
+        change_value = mutated_json if path.suffix == ".json" else damaged
+        change = forged if path.name in RECORDINGS else change_value
+    return path, change(rng, contents[path])
 
 
 def check(
     path: Path, damage: bytes, readers: dict[Path, Reader], contents: dict[Path, bytes]
 ) -> None:
-    """The file, damaged, is read. It is whole again afterwards."""
+    """Read the file with the damaged content; its own is restored afterwards."""
     path.write_bytes(damage)
     try:
         with contextlib.suppress(LimelightError):

@@ -1,4 +1,4 @@
-"""A few cases of each kind, and every case that ever failed (`make fuzz` tries more)."""
+"""A few cases of each kind, and every saved case that failed (`make fuzz` tries more)."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def test_attention_agrees_with_the_oracle(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds("sinks", 10))
-def test_a_random_call_beside_sinks_follows_the_oracle(seed: int) -> None:
+def test_attention_with_sinks_agrees_with_the_oracle(seed: int) -> None:
     attention.check_sinks(seed)
 
 
-def test_wrong_arguments_are_refused_in_words(untyped: None) -> None:
+def test_wrong_arguments_raise_only_our_errors(untyped: None) -> None:
     for seed in seeds("refusals", 60):
         attention.check_refusals(seed)
 
 
-def test_damaged_files_are_refused_in_words(tmp_path: Path, untyped: None) -> None:
+def test_damaged_files_raise_only_our_errors(tmp_path: Path, untyped: None) -> None:
     readers = files.sources(tmp_path)
     contents = {path: path.read_bytes() for path in readers}
     cases = [files.drawn(seed, readers, contents) for seed in range(30)]
