@@ -113,6 +113,8 @@ def test_relative_bias_aligns_the_last_query_with_the_last_key():
     assert bias.table.grad is not None
     with pytest.raises(OptionError, match="an even number of buckets, at least 4, found 5"):
         RelativeBias(2, buckets=5)
+    with pytest.raises(OptionError, match="at least 2 buckets, found 1"):
+        RelativeBias(2, buckets=1, both_ways=False)
     with pytest.raises(OptionError, match="furthest above 8, found 8"):
         RelativeBias(2, furthest=8)
     with pytest.raises(OptionError, match="heads must be a whole number of at least 1, found 0"):
