@@ -1,4 +1,4 @@
-"""Worked examples: right numbers, slips of print found where they were made, files in words."""
+"""Worked examples: correct numbers, misprints found where they were made, wrong files refused."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ w_value = [[1], [1]]
 """
 
 
-def written(folder: Path, text: str) -> Path:
+def example_file(folder: Path, text: str) -> Path:
     path = folder / "example.toml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """The exit code and what was printed, of the command as a person runs it."""
+    """The exit code, the output and the errors of a command."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["limelight", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-    code = ended.value.code
+    code = exit_info.value.code
     return (code if isinstance(code, int) else 0), *capsys.readouterr()
 
 
@@ -78,7 +78,7 @@ def test_the_steps_are_what_plain_arithmetic_gives() -> None:
 
 
 def test_layers_heads_mask_scale_and_residual_by_plain_arithmetic(tmp_path: Path) -> None:
-    example = worked(written(tmp_path, TWO_LAYERS))
+    example = worked(example_file(tmp_path, TWO_LAYERS))
     steps = {(step.layer, step.head, step.name): step.table for step in example.steps()}
     x = torch.tensor([[1, 0.5], [0.2, 2]], dtype=torch.float64)
     scores = x @ (x @ torch.tensor([[1.0, 1], [0, 1]]).double()).T / 2**0.5
@@ -92,9 +92,9 @@ def test_layers_heads_mask_scale_and_residual_by_plain_arithmetic(tmp_path: Path
             torch.tensor([[[1], [2]], [[0], [1]], [[1], [1]]]).double(),
         )
     ]
-    beside = torch.cat(heads, 1)
-    mixed = beside @ torch.tensor([[1.0, 0, 1], [0, 1, 1]]).double()
-    assert torch.allclose(steps[2, None, "concatenation"], beside)
+    concatenated = torch.cat(heads, 1)
+    mixed = concatenated @ torch.tensor([[1.0, 0, 1], [0, 1, 1]]).double()
+    assert torch.allclose(steps[2, None, "concatenation"], concatenated)
     assert torch.allclose(steps[2, None, "output"], mixed)
     assert "scaled" not in {name for layer, _, name in steps if layer == 2}
 
@@ -110,18 +110,18 @@ def test_the_audit_finds_every_slip_where_it_was_made() -> None:
     assert not audit.passed
 
 
-def test_what_is_written_is_read_again_and_follows(tmp_path: Path) -> None:
-    for example in [*map(worked, known_examples()), worked(written(tmp_path, TWO_LAYERS))]:
+def test_written_examples_read_back_and_pass_the_audit(tmp_path: Path) -> None:
+    for example in [*map(worked, known_examples()), worked(example_file(tmp_path, TWO_LAYERS))]:
         for decimals in (2, 3, 6):
-            again = worked(written(tmp_path, toml(example, decimals=decimals)))
+            again = worked(example_file(tmp_path, toml(example, decimals=decimals)))
             assert again.audit().passed, (example.title, decimals, again.audit().mismatches)
-        blank = worked(written(tmp_path, toml(example, blank=True))).audit()
+        blank = worked(example_file(tmp_path, toml(example, blank=True))).audit()
         assert blank.open > 0
         assert (blank.mismatches, blank.checked, blank.passed) == ((), 0, False)
 
 
 def test_every_wrong_digit_is_found(tmp_path: Path) -> None:
-    """Each printed number in turn, moved by twice its last digit, is the slip that is named."""
+    """Some printed numbers, each in turn raised by 2 in its last digit, are named as misprints."""
     text = toml(worked("two-heads"), decimals=3)
     cells = list(re.finditer(r"\d+\.\d+(?= |\")", text))
     assert len(cells) > 150
@@ -129,14 +129,16 @@ def test_every_wrong_digit_is_found(tmp_path: Path) -> None:
         decimals = len(cell.group().partition(".")[2])
         wrong = f"{float(cell.group()) + 2 * 10**-decimals:.{decimals}f}"
         changed = text[: cell.start()] + wrong + text[cell.end() :]
-        wrong_cells = worked(written(tmp_path, changed)).audit().mismatches
-        assert wrong in [found.printed for found in wrong_cells], (cell.group(), wrong_cells)
+        mismatches = worked(example_file(tmp_path, changed)).audit().mismatches
+        assert wrong in [mismatch.printed for mismatch in mismatches], (cell.group(), mismatches)
 
 
 def test_a_later_step_alone_is_audited(tmp_path: Path) -> None:
-    right = worked(written(tmp_path, SMALL + '[printed]\nweights = ["0.670 0.330", "0.056 0.944"]'))
+    right = worked(
+        example_file(tmp_path, SMALL + '[printed]\nweights = ["0.670 0.330", "0.056 0.944"]')
+    )
     assert right.audit().passed
-    wrong = worked(written(tmp_path, SMALL + '[printed]\noutput = ["0.7 0.7", "0.1 1.8"]'))
+    wrong = worked(example_file(tmp_path, SMALL + '[printed]\noutput = ["0.7 0.7", "0.1 1.8"]'))
     assert [(slip.token, slip.column) for slip in wrong.audit().mismatches] == [("b", "2")]
 
 
@@ -149,7 +151,7 @@ def test_a_later_step_alone_is_audited(tmp_path: Path) -> None:
         ('tokens = ["a", "b"]\nx = [[1], ["2"]]', "x row 2 must be numbers, found '2'"),
         ('tokens = ["a"]\nx = [[nan]]', "x row 1 must be numbers of at most"),
         ('tokens = ["a"]\nx = [[true]]', "x row 1 must be numbers, found True"),
-        ('tokens = ["a"]\nx = [[1], [2]]', "x has 2 rows, expected 1 as there are tokens"),
+        ('tokens = ["a"]\nx = [[1], [2]]', "x has 2 rows, expected 1, one for each token"),
         ("tokens = [1, 2]\nx = [[1], [2]]", "tokens: word 1 must be a text, found 1"),
         (SMALL.replace("w_key = [[1, 0], [0, 1]]", "w_key = [[1, 0]]"), "w_key has 1 rows"),
         (SMALL.replace("w_key = [[1, 0], [0, 1]]", ""), "w_key is missing"),
@@ -157,12 +159,12 @@ def test_a_later_step_alone_is_audited(tmp_path: Path) -> None:
         (SMALL + '[printed]\nfoo = ["1 2"]', "unknown key printed.foo"),
         (SMALL + "[printed]\nquery = [[1, 0], [0, 2]]", "printed.query row 1 .* in quotes"),
         (SMALL + '[printed]\nquery = ["1 x", "0 2"]', "printed.query row 1 must be numbers"),
-        (SMALL + '[printed]\nquery = ["1 0"]', "printed.query has 1 rows, expected 2"),
+        (SMALL + '[printed]\nquery = ["1 0"]', "query has 1 rows, expected 2, as the step has"),
         (SMALL + 'mask = "casual"', 'mask must be "causal" or rows of 0 and 1'),
         (SMALL + "mask = [[1, 2], [1, 1]]", "mask must be rows of 0 and 1"),
         (SMALL + "scale = -1", "scale must be true, false or a positive number"),
         (SMALL + 'residual = "yes"', "residual must be true or false"),
-        (SMALL + "[[heads]]\nw_query = [[1], [0]]", r"w_query belongs into a table \[\[heads\]\]"),
+        (SMALL + "[[heads]]\nw_query = [[1], [0]]", r"w_query belongs in a table \[\[heads\]\]"),
         (SMALL + 'memory_tokens = ["c"]', "memory is missing"),
         (SMALL + "x" * 1_100_000 + " = 1", "expected at most 1048576"),
         (SMALL + ".".join("a" * 3000) + " = 1", "more than 64 parts"),
@@ -172,28 +174,28 @@ def test_a_later_step_alone_is_audited(tmp_path: Path) -> None:
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(FileError, match=words) as raised:
-        worked(written(tmp_path, text))
+        worked(example_file(tmp_path, text))
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 500
 
 
 def test_damaged_files_give_an_example_or_one_line(tmp_path: Path) -> None:
-    draw = random.Random(7)
+    rng = random.Random(7)
     sources = [path.read_bytes() for path in sorted(EXAMPLES.glob("*.toml"))]
     refused: list[str] = []
     for _ in range(200):
-        data = bytearray(draw.choice(sources))
-        for _ in range(draw.randint(1, 4)):
-            place = draw.randrange(len(data))
-            match draw.randrange(4):
+        data = bytearray(rng.choice(sources))
+        for _ in range(rng.randint(1, 4)):
+            place = rng.randrange(len(data))
+            match rng.randrange(4):
                 case 0:
-                    data[place] = draw.randrange(256)
+                    data[place] = rng.randrange(256)
                 case 1:
-                    del data[place : place + draw.randrange(1, 40)]
+                    del data[place : place + rng.randrange(1, 40)]
                 case 2:
-                    data[place:place] = draw.choice([b"[", b'"', b"\n", b"9" * 30, b"[[1]]", b"-"])
+                    data[place:place] = rng.choice([b"[", b'"', b"\n", b"9" * 30, b"[[1]]", b"-"])
                 case _:
-                    data[place:place] = data[: draw.randrange(60)]
+                    data[place:place] = data[: rng.randrange(60)]
         path = tmp_path / "damaged.toml"
         path.write_bytes(data)
         try:
@@ -206,7 +208,7 @@ def test_damaged_files_give_an_example_or_one_line(tmp_path: Path) -> None:
     assert [line for line in refused if "\n" in line] == []
 
 
-def test_something_that_is_no_file_is_named(tmp_path: Path) -> None:
+def test_missing_and_irregular_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="known: apple-phones, causal, cross, two-heads"):
         worked("pear-phones")
     with pytest.raises(FileError, match="expected a regular file"):
@@ -223,7 +225,7 @@ HOSTILE = '"[/red]", "<script>|$\\\\u001b[2J"'
 def test_tokens_are_text_in_every_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path, SMALL.replace('"a", "b"', HOSTILE.replace("\\\\", "\\")))
+    path = example_file(tmp_path, SMALL.replace('"a", "b"', HOSTILE.replace("\\\\", "\\")))
     code, out, _ = run(capsys, "worked", path)
     assert code == 0
     assert "[/red]" in out
@@ -243,13 +245,13 @@ def test_formats_hold_every_number() -> None:
     latex = FORMATS["latex"](example, 3)
     assert latex.count(r"\begin{bmatrix}") == latex.count(r"\end{bmatrix}") > 20
     assert latex.count("{") == latex.count("}")
-    for name in known_examples():  # pdflatex knows no digit below or above the line
+    for name in known_examples():  # pdflatex knows no subscript or superscript digits of Unicode
         assert {c for c in FORMATS["latex"](worked(name), 3) if ord(c) > 126} <= {"×"}
 
 
-def test_latex_of_two_layers_is_read(tmp_path: Path) -> None:
-    """No symbol has two exponents and nothing is left open: a reader of LaTeX takes each line."""
-    latex = FORMATS["latex"](worked(written(tmp_path, TWO_LAYERS)), 3)
+def test_latex_of_two_layers_parses(tmp_path: Path) -> None:
+    """No symbol has two exponents and every brace is closed: each line converts to MathML."""
+    latex = FORMATS["latex"](worked(example_file(tmp_path, TWO_LAYERS)), 3)
     lines = [line for line in latex.splitlines() if line.startswith(r"\[")]
     assert len(lines) > 20
     for line in lines:
@@ -258,21 +260,21 @@ def test_latex_of_two_layers_is_read(tmp_path: Path) -> None:
     assert r"S^{(1)} / \sqrt{2}" in latex
 
 
-def test_what_is_written_on_a_slide_fits_on_it(tmp_path: Path) -> None:
-    """The heading of a masked step of a layer is the longest; the caption grows with the tokens."""
+def test_text_fits_on_its_slide(tmp_path: Path) -> None:
+    """The longest heading is that of a masked step in a layer; captions grow with the tokens."""
     tokens = [f"token{place}" for place in range(9)]
     long = SMALL.replace('["a", "b"]', str(tokens)).replace(
         "[[1, 0], [0, 2]]", str([[1.25, 0.375]] * 9), 1
     )
     (tmp_path / "long").mkdir()
-    for path in (written(tmp_path, TWO_LAYERS), written(tmp_path / "long", long)):
+    for path in (example_file(tmp_path, TWO_LAYERS), example_file(tmp_path / "long", long)):
         for name, figure in slides(worked(path), 3):
             for text in figure.texts:
                 box = text.get_window_extent()
                 assert 0 < box.x0 < box.x1 < figure.bbox.width or not text.get_text(), name
 
 
-def test_check_says_what_is_wrong_and_exits_so(
+def test_check_lists_mismatches_and_exits_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = run(capsys, "worked", "apple-phones", "--check")
@@ -283,9 +285,9 @@ def test_check_says_what_is_wrong_and_exits_so(
     assert "O = A · V" in out
     for name in set(known_examples()) - {"apple-phones"}:
         assert run(capsys, "worked", name, "--check")[0] == 0
-    code, _, said = run(capsys, "worked", written(tmp_path, SMALL), "--check")
+    code, _, errors = run(capsys, "worked", example_file(tmp_path, SMALL), "--check")
     assert code == 2
-    assert "no [printed] table" in said
+    assert "no [printed] table" in errors
     code, out, _ = run(capsys, "worked", "--check", "--json")
     assert code == 1
     assert len(json.loads(out)["audit"]["mismatches"]) == 15
@@ -298,12 +300,12 @@ def test_check_says_what_is_wrong_and_exits_so(
         (["--decimals", "13"], "--decimals must be 0 to 12, found 13"),
     ],
 )
-def test_a_wrong_option_is_said_in_words(
+def test_a_wrong_option_is_refused_by_name(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    code, _, said = run(capsys, "worked", *arguments)
+    code, _, errors = run(capsys, "worked", *arguments)
     assert code == 2
-    assert words in said
+    assert words in errors
 
 
 def test_an_exercise_is_made_filled_in_and_marked(
@@ -323,10 +325,10 @@ def test_an_exercise_is_made_filled_in_and_marked(
     code, out, _ = run(capsys, "worked", sheet, "--check")
     assert code == 1
     assert "weights: birds → birds" in out
-    # a sheet that holds answers is not written over
-    code, _, said = run(capsys, *options)
+    # a sheet that may hold answers is not overwritten
+    code, _, errors = run(capsys, *options)
     assert code == 2
-    assert "may hold answers" in said
+    assert "may hold answers" in errors
 
 
 @pytest.mark.parametrize(("tokens", "size", "heads", "mask"), [
@@ -335,12 +337,12 @@ def test_an_exercise_is_made_filled_in_and_marked(
 ])  # fmt: skip
 def test_exercises_have_friendly_numbers(tokens: int, size: int, heads: int, mask: str) -> None:
     for seed in range(2):
-        made = ll.exercise(tokens, size, seed, heads=heads, mask=mask)  # type: ignore[arg-type]
+        first = ll.exercise(tokens, size, seed, heads=heads, mask=mask)  # type: ignore[arg-type]
         again = ll.exercise(tokens, size, seed, heads=heads, mask=mask)  # type: ignore[arg-type]
-        assert made.solution() == again.solution()
-        x = made.example.x
+        assert first.solution() == again.solution()
+        x = first.example.x
         assert torch.equal(x.round(decimals=1), x)
-        for step in made.example.steps():
+        for step in first.example.steps():
             if step.name == "scores":
                 assert all(len(set(row)) == tokens for row in step.table.round(decimals=6).tolist())
             if step.name == "weights" and mask == "none":

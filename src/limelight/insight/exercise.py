@@ -31,19 +31,19 @@ _WORDS = (
     ("rivers", "carry", "sand", "to", "the", "sea", "each", "spring"),
 )
 _TRIES = 200
-_DRAWN = 256
-"""Matrices drawn at once."""
+_CANDIDATES = 256
+"""Matrices that are drawn at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Exercise(Result):
-    """A fresh worked example: sheet and solution."""
+    """A fresh worked example, as a sheet and as its solution."""
 
     example: Worked
     name: str
 
     def sheet(self) -> str:
-        """The TOML to fill in: `_` stands where a number belongs."""
+        """The TOML to fill in, with `_` for each number."""
         note = (
             f"Fill in each _ and check with: limelight worked {self.name}.toml --check\n"
             "Q = X·W_query, K = X·W_key, V = X·W_value; scores = Q·Kᵀ; scaled = scores / √d;\n"
@@ -56,11 +56,11 @@ class Exercise(Result):
         return toml(self.example, note=f"The solution of {self.name}.")
 
     def table(self) -> Table:
-        """The weights that a right solution has."""
+        """The weights of the correct solution."""
         return self.example.table()
 
     def figure(self) -> Figure:
-        """The weights that a right solution has, drawn."""
+        """The weights of the correct solution, as heat maps."""
         return self.example.figure()
 
     def values(self) -> Mapping[str, Any]:
@@ -86,11 +86,11 @@ def exercise(
         tokens: 2 to 8.
         size: channels of a token and of a head, 1 to 6.
         seed: the same seed gives the same exercise.
-        heads: 1 to 4; several are put side by side.
+        heads: 1 to 4; their outputs are concatenated.
         mask: "none" or "causal".
 
-    >>> made = exercise(tokens=3, size=2, seed=7)
-    >>> made.example.tokens, made.example.x.shape
+    >>> birds = exercise(tokens=3, size=2, seed=7)
+    >>> birds.example.tokens, birds.example.x.shape
     (('birds', 'sing', 'at'), torch.Size([3, 2]))
     """
     for option, value, least, most in (
@@ -107,12 +107,12 @@ def exercise(
     rule = causal() if mask == "causal" else None
     for _ in range(_TRIES):
         x = torch.randint(0, 13, (tokens, size), generator=rng).double() / 10
-        drawn: list[HeadMatrices] = []
-        while len(drawn) < heads and (head := _draw_head(x, rng)) is not None:
-            drawn.append(head)
-        if len(drawn) < heads:
+        matrices: list[HeadMatrices] = []
+        while len(matrices) < heads and (head := _draw_head(x, rng)) is not None:
+            matrices.append(head)
+        if len(matrices) < heads:
             continue
-        layer = Layer(tuple(drawn), mask=rule, mask_name="causal: no token sees a later one")
+        layer = Layer(tuple(matrices), mask=rule, mask_name="causal: no token sees a later one")
         shape = f"{tokens}x{size}" + (f"x{heads}" if heads > 1 else "")
         name = f"exercise-{shape}{'-causal' if rule else ''}-{seed}"
         return Exercise(Worked(" ".join(words), words, x, (layer,)), name)
@@ -122,12 +122,12 @@ def exercise(
 
 
 def _draw_head(x: Tensor, rng: torch.Generator) -> HeadMatrices | None:
-    """Matrices under which these tokens have friendly numbers: the first of many drawn, or None."""
+    """Random matrices that give these tokens friendly numbers; None if no candidate does."""
     size = x.shape[1]
-    w_query, w_key, w_value = (_whole(size, rng) for _ in range(3))
+    w_query, w_key, w_value = (_integer_matrices(size, rng) for _ in range(3))
     scores = (x @ w_query) @ (x @ w_key).mT
     weights = torch.softmax(scores / size**0.5, dim=-1)
-    # two scores nearer than a twentieth look like a tie, and 0.000 looks like a slip
+    # scores less than 0.05 apart look tied, and a weight of 0.000 looks like a mistake
     friendly = (scores.sort(dim=-1).values.diff(dim=-1) > 0.045).all(-1).all(-1)
     friendly &= (weights.amax(-1) > 1.3 * weights.amin(-1)).all(-1)
     friendly &= (weights >= 0.001).all(-1).all(-1)
@@ -139,11 +139,11 @@ def _draw_head(x: Tensor, rng: torch.Generator) -> HeadMatrices | None:
     return HeadMatrices(w_query[first], w_key[first], w_value[first])
 
 
-def _whole(size: int, rng: torch.Generator) -> Tensor:
-    """Square matrices of small whole numbers: permutations, and some ones or minus ones more."""
-    order = torch.rand(_DRAWN, size, generator=rng).argsort(-1)
-    matrices = torch.nn.functional.one_hot(order, size).double()
-    more = torch.tensor([-1.0, 1, 1], dtype=torch.float64)[
-        torch.randint(3, (_DRAWN, size, size), generator=rng)
+def _integer_matrices(size: int, rng: torch.Generator) -> Tensor:
+    """Square matrices of small whole numbers: permutations, with ±1 added to some cells."""
+    order = torch.rand(_CANDIDATES, size, generator=rng).argsort(-1)
+    permutations = torch.nn.functional.one_hot(order, size).double()
+    signs = torch.tensor([-1.0, 1, 1], dtype=torch.float64)[
+        torch.randint(3, (_CANDIDATES, size, size), generator=rng)
     ]
-    return matrices + more * (torch.rand(_DRAWN, size, size, generator=rng) < 1 / size)
+    return permutations + signs * (torch.rand(_CANDIDATES, size, size, generator=rng) < 1 / size)

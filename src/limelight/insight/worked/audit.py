@@ -1,9 +1,9 @@
-"""An audit of print: which numbers of a worked example do not follow from those before them.
+"""The audit of printed numbers: which do not follow from those printed before them.
 
-Each step is computed anew from the *printed* tables before it, so an error counts once, where it
-was made. A number follows if it agrees to half of its last printed digit, plus what the rounding of
-the tables it was made from can move it. Later steps are computed from a wrong number as printed; a
-right one may have been rounded.
+Each step is recomputed from the *printed* tables before it, so an error counts once, where it was
+made. A number follows if it agrees to half of its last printed digit, plus what rounding in the
+tables it is computed from may change. A wrong number enters later steps exactly as printed; a right
+one may have been rounded.
 """
 
 from __future__ import annotations
@@ -38,23 +38,22 @@ class Mismatch:
     token: str
     column: str
     printed: str
-    """as it stands"""
+    """the cell's text"""
     follows: float
     layer: int | None = None
     head: int | None = None
 
     @property
     def cell(self) -> str:
-        """Where it stands: `scores: love → phones`, with layer and head where there are several."""
+        """Which cell: `scores: love → phones`, with layer and head where there are several."""
         layer = "" if self.layer is None else f"layer {self.layer} "
         head = "" if self.head is None else f"head {self.head} "
-        arrow = "→" if self.step in ("scores", "scaled", "masked", "weights") else ","
-        joined = f" {arrow} " if arrow == "→" else ", "
-        return f"{layer}{head}{self.step}: {self.token}{joined}{self.column}"
+        separator = " → " if self.step in ("scores", "scaled", "masked", "weights") else ", "
+        return f"{layer}{head}{self.step}: {self.token}{separator}{self.column}"
 
     @property
     def follows_text(self) -> str:
-        """What follows, with the digits of print and one more where that says more."""
+        """What follows, with the printed number of digits, and one more unless it is a zero."""
         decimals = len(self.printed.partition(".")[2])
         text = number(self.follows, decimals + 1)
         return text.removesuffix("0") if "." in text and decimals else text.removesuffix(".0")
@@ -65,14 +64,14 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Audit(Result):
-    """What an audit of print says: what is wrong, what is still open, how much was looked at."""
+    """The outcome of an audit: what is wrong, what is still open, how much was checked."""
 
     title: str
     mismatches: tuple[Mismatch, ...]
     open: int
     """cells still to be filled in"""
     checked: int
-    """numbers looked at"""
+    """numbers that were compared"""
 
     @property
     def passed(self) -> bool:
@@ -109,17 +108,17 @@ class Audit(Result):
         figure = new_figure(7.0, max(1.6, 0.28 * len(self.mismatches) + 1.0))
         axes = figure.add_subplot()
         names = [mismatch.cell for mismatch in self.mismatches]
-        places = list(range(len(names)))
+        rows = list(range(len(names)))
         printed = [
             float(mismatch.printed.replace("−", "-").replace("∞", "inf"))
             for mismatch in self.mismatches
         ]
         follows = [mismatch.follows for mismatch in self.mismatches]
-        for place, wrong, right in zip(places, printed, follows, strict=True):
-            axes.plot([wrong, right], [place, place], color=LIGHT.line, linewidth=3, zorder=1)
-        axes.scatter(printed, places, color=LIGHT.query, label="printed", zorder=2)
-        axes.scatter(follows, places, color=LIGHT.key, label="follows", zorder=2)
-        axes.set_yticks(places, names, parse_math=False, fontfamily=fonts_for(names), fontsize=8)
+        for row, wrong, right in zip(rows, printed, follows, strict=True):
+            axes.plot([wrong, right], [row, row], color=LIGHT.line, linewidth=3, zorder=1)
+        axes.scatter(printed, rows, color=LIGHT.query, label="printed", zorder=2)
+        axes.scatter(follows, rows, color=LIGHT.key, label="follows", zorder=2)
+        axes.set_yticks(rows, names, parse_math=False, fontfamily=fonts_for(names), fontsize=8)
         axes.invert_yaxis()
         axes.spines[["top", "right"]].set_visible(False)
         if names:
@@ -145,7 +144,7 @@ class Audit(Result):
 
 
 class _Known(NamedTuple):
-    """A table as far as a reader knows it, and how far rounding may have moved each number."""
+    """A table as the reader knows it, and how far rounding may have moved each number."""
 
     table: Tensor
     slack: Tensor
@@ -163,15 +162,15 @@ class _Known(NamedTuple):
         return _Known(self.table.T, self.slack.T)
 
 
-class _Marker:
-    """Goes through the printed tables in order and collects what does not follow."""
+class _Auditor:
+    """Reads the printed tables in order and collects what does not follow."""
 
     def __init__(self) -> None:
         self.mismatches: list[Mismatch] = []
         self.open = self.checked = 0
 
     def read(self, step: str, printed: Printed | None, follows: _Known, names: _Names) -> _Known:
-        """What the next step is made from: print where there is some, else what follows."""
+        """What the next step is computed from: the printed numbers, or else what follows."""
         if printed is None:
             return follows
         filled = ~printed.table.isnan()
@@ -206,15 +205,14 @@ class _Names(NamedTuple):
 
 
 def audit(example: Worked) -> Audit:
-    """Every printed number that does not follow from X, the matrices and earlier print."""
-    marker = _Marker()
+    """Every printed number that does not follow from X, the matrices and those printed before."""
+    auditor = _Auditor()
     x = _Known.exact(example.x)
     memory = None if example.memory is None else _Known.exact(example.memory)
-    for place, layer in enumerate(example.layers):
-        x = _audit_layer(
-            example, layer, x, memory, marker, place + 1 if len(example.layers) > 1 else None
-        )
-    return Audit(example.title, tuple(marker.mismatches), marker.open, marker.checked)
+    several = len(example.layers) > 1
+    for layer_number, layer in enumerate(example.layers, 1):
+        x = _audit_layer(example, layer, x, memory, auditor, layer_number if several else None)
+    return Audit(example.title, tuple(auditor.mismatches), auditor.open, auditor.checked)
 
 
 def _audit_layer(
@@ -222,23 +220,25 @@ def _audit_layer(
     layer: Layer,
     x: _Known,
     memory: _Known | None,
-    marker: _Marker,
-    place: int | None,
+    auditor: _Auditor,
+    layer_number: int | None,
 ) -> _Known:
     several = len(layer.heads) > 1
     heads = [
-        _audit_head(example, layer, head, x, memory, marker, place, number + 1 if several else None)
-        for number, head in enumerate(layer.heads)
+        _audit_head(
+            example, layer, head, x, memory, auditor, layer_number, head_number if several else None
+        )
+        for head_number, head in enumerate(layer.heads, 1)
     ]
-    beside = _Known(
+    concatenated = _Known(
         torch.cat([head.table for head in heads], 1), torch.cat([head.slack for head in heads], 1)
     )
 
     def read(step: str, follows: _Known) -> _Known:
-        names = _Names(example.tokens, numbered("", follows.table.shape[1]), place, None)
-        return marker.read(step, layer.printed.get(step), follows, names)
+        names = _Names(example.tokens, numbered("", follows.table.shape[1]), layer_number, None)
+        return auditor.read(step, layer.printed.get(step), follows, names)
 
-    last = read("concatenation", beside)
+    last = read("concatenation", concatenated)
     if layer.w_output is not None:
         last = last.product(_Known.exact(layer.w_output))
     last = read("output", last)
@@ -253,21 +253,21 @@ def _audit_head(
     head: HeadMatrices,
     x: _Known,
     memory: _Known | None,
-    marker: _Marker,
-    place: int | None,
-    number: int | None,
+    auditor: _Auditor,
+    layer_number: int | None,
+    head_number: int | None,
 ) -> _Known:
     def read(step: str, follows: _Known, rows: tuple[str, ...], columns: tuple[str, ...]) -> _Known:
-        names = _Names(rows, columns, place, number)
-        return marker.read(step, head.printed.get(step), follows, names)
+        names = _Names(rows, columns, layer_number, head_number)
+        return auditor.read(step, head.printed.get(step), follows, names)
 
     source = x if memory is None else memory
     queries, keys = example.tokens, example.key_tokens
-    inner = numbered("", head.w_query.shape[1])
-    content = numbered("", head.w_value.shape[1])
-    query = read("query", x.product(_Known.exact(head.w_query)), queries, inner)
-    key = read("key", source.product(_Known.exact(head.w_key)), keys, inner)
-    value = read("value", source.product(_Known.exact(head.w_value)), keys, content)
+    channels = numbered("", head.w_query.shape[1])
+    value_channels = numbered("", head.w_value.shape[1])
+    query = read("query", x.product(_Known.exact(head.w_query)), queries, channels)
+    key = read("key", source.product(_Known.exact(head.w_key)), keys, channels)
+    value = read("value", source.product(_Known.exact(head.w_value)), keys, value_channels)
     scores = read("scores", query.product(key.transposed), queries, keys)
     factor = layer.factor
     scaled = _Known(scores.table * factor, scores.slack * factor)
@@ -276,7 +276,7 @@ def _audit_head(
         "masked", _Known(_attended(layer, scaled.table).scores[0], scaled.slack), queries, keys
     )
     weights = read("weights", _softmax(masked), queries, keys)
-    return read("head", weights.product(value), queries, content)
+    return read("head", weights.product(value), queries, value_channels)
 
 
 def _attended(layer: Layer, scaled: Tensor) -> Attended:
@@ -287,7 +287,7 @@ def _attended(layer: Layer, scaled: Tensor) -> Attended:
 
 
 def _softmax(scores: _Known) -> _Known:
-    """Shares of a row, and how far they move where each score may move by its slack."""
+    """The weights of each row, and how far they move if each score moves by its slack."""
     highest = scores.table.amax(1, keepdim=True).nan_to_num(0.0, neginf=0.0)
     low = (scores.table - scores.slack - highest).exp()
     high = (scores.table + scores.slack - highest).exp()

@@ -1,4 +1,4 @@
-"""A worked example as a value: tokens, matrices, and what is printed for each step."""
+"""A worked example as a value: tokens, matrices, and the printed numbers of each step."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 HEAD_STEPS = ("query", "key", "value", "scores", "scaled", "masked", "weights", "head")
 """What each head computes, in order; "head" is weights · V."""
 LAYER_STEPS = ("concatenation", "output", "sum")
-"""What the heads of a layer make together."""
+"""What a layer computes from its heads."""
 
 
 @dataclass(frozen=True, eq=False)
 class Printed:
-    """A table as it is printed: the numbers, and how far the rounding of each may be off."""
+    """A printed table: the numbers, and how far the rounding of each may be off."""
 
     words: tuple[tuple[str, ...], ...]
-    """each cell as it stands; empty where it is still to be filled in"""
+    """the text of each cell; empty where it is still to be filled in"""
     table: Tensor
     """NaN where a cell is empty"""
     half_digit: Tensor
@@ -52,7 +52,7 @@ class HeadMatrices:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One attention layer: its heads and what is around them."""
+    """One attention layer: its heads, and what comes before and after them."""
 
     heads: tuple[HeadMatrices, ...]
     w_output: Tensor | None = None
@@ -128,13 +128,13 @@ class Worked(Result):
         )
 
     def steps(self) -> list[WorkedStep]:
-        """Every step from X to the output, in float64, by the layers' own steps."""
+        """Every step from X to the output, in float64, as the layers compute them."""
         from limelight.insight.worked.steps import steps_of
 
         return steps_of(self)
 
     def audit(self) -> Audit:
-        """Which printed numbers do not follow from X, the matrices and earlier print."""
+        """Which printed numbers do not follow from X, the matrices and those printed before."""
         from limelight.insight.worked.audit import audit
 
         return audit(self)

@@ -1,4 +1,4 @@
-"""Worked examples from TOML, each field checked in words that name its key."""
+"""Worked examples from TOML, every field checked with an error that names its key."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,11 +30,13 @@ from limelight.ops.masks.mask import Mask
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 _MATRICES = ("w_query", "w_key", "w_value")
+_HEAD_KEYS = (*_MATRICES, "printed")
 _LAYER_KEYS = (*_MATRICES, "heads", "w_output", "mask", "scale", "residual", "printed")
 _KEYS = ("title", "tokens", "x", "memory_tokens", "memory", "layers", *_LAYER_KEYS)
 _MOST = {"tokens": 64, "heads": 16, "layers": 8, "columns": 64}
 """Larger examples cannot be followed by hand."""
 _GREATEST = 1e6
+"""The largest absolute value of a number."""
 _NUMBER = re.compile(r"[-−+]?\d{1,15}(?:\.(\d{0,15}))?")
 _BLANKS = {"_", "?", "…", "..."}
 
@@ -51,10 +54,10 @@ def worked(name_or_path: str | Path = "apple-phones") -> Worked:
         scale = false                   # scores as they are; or a number; true: 1/√d
         residual = true                 # the input is added to the output
         memory_tokens, memory           # cross-attention: what is looked at
-        [printed]                       # what stands printed: rows of numbers in quotes
+        [printed]                       # the printed numbers: rows in quotes
         query = ["1.0 0.5", "0.9 1.1", "0.1 0.2"]
 
-    Several layers stand in tables `[[layers]]`, each with keys from `w_query` on.
+    Several layers are tables `[[layers]]`, each with keys from `w_query` on.
 
     >>> worked("causal").tokens
     ('The', 'cat', 'sat', 'down')
@@ -65,7 +68,7 @@ def worked(name_or_path: str | Path = "apple-phones") -> Worked:
 
 
 def known_examples() -> list[str]:
-    """The names of the examples that come with Limelight."""
+    """The names of the examples that ship with Limelight."""
     return sorted(path.stem for path in EXAMPLES.glob("*.toml"))
 
 
@@ -78,7 +81,7 @@ def _path(name_or_path: str | Path) -> Path:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return read_toml(path)
-    except (FileError, ValueError) as error:  # a name with a null byte is no name of a file
+    except (FileError, ValueError) as error:  # a path with a null byte is a ValueError
         if is_file(path):
             raise
         known = ", ".join(known_examples())
@@ -91,15 +94,15 @@ def _example(data: dict[str, Any], name: str) -> Worked:
     if not isinstance(title, str):
         raise OptionError(f"title must be a text, found {_short(title)}")
     tokens = _words("tokens", data.get("tokens"))
-    x = _matrix("x", data.get("x"), rows=(len(tokens), "as there are tokens"))
+    x = _matrix("x", data.get("x"), rows=(len(tokens), "one for each token"))
     memory_tokens, memory = (), None
     if "memory" in data or "memory_tokens" in data:
         memory_tokens = _words("memory_tokens", data.get("memory_tokens"))
         memory = _matrix(
             "memory",
             data.get("memory"),
-            rows=(len(memory_tokens), "as there are memory_tokens"),
-            columns=(x.shape[1], "as x has"),
+            rows=(len(memory_tokens), "one for each of memory_tokens"),
+            columns=(x.shape[1], "as in x"),
         )
     size = len(tokens), len(memory_tokens) if memory is not None else len(tokens)
     layers: list[Layer] = []
@@ -107,7 +110,8 @@ def _example(data: dict[str, Any], name: str) -> Worked:
     for where, table in _tables("layers", data, _LAYER_KEYS):
         if layers and memory is not None and memory.shape[1] != width:
             raise OptionError(
-                f"memory has {memory.shape[1]} columns, expected {width}, as enter {where[:-1]}"
+                f"memory has {memory.shape[1]} columns, expected {width}, as in the input of "
+                f"{where[:-1]}"
             )
         layers.append(_layer(where, table, width, size))
         width = _output_width(layers[-1])
@@ -115,37 +119,18 @@ def _example(data: dict[str, Any], name: str) -> Worked:
 
 
 def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) -> Layer:
-    single = "heads" not in data
-    heads: list[HeadMatrices] = []
-    for at, table in _tables("heads", data, (*_MATRICES, "printed"), where):
-        w_query = _matrix(
-            f"{at}w_query", table.get("w_query"), rows=(width, "as its input has columns")
-        )
-        w_key = _matrix(
-            f"{at}w_key",
-            table.get("w_key"),
-            rows=(width, "as its input has columns"),
-            columns=(w_query.shape[1], "as w_query has"),
-        )
-        w_value = _matrix(
-            f"{at}w_value", table.get("w_value"), rows=(width, "as its input has columns")
-        )
-        if heads and (
-            w_query.shape != heads[0].w_query.shape or w_value.shape != heads[0].w_value.shape
-        ):
-            raise OptionError(f"{at[:-1]} has matrices of other sizes than the first head")
-        heads.append(HeadMatrices(w_query, w_key, w_value))
-    value = heads[0].w_value.shape[1]
+    """A layer whose input has `width` columns; `size` is how many queries and keys there are."""
+    heads = _heads(where, data, width)
     w_output = None
     if "w_output" in data:
         w_output = _matrix(
             f"{where}w_output",
             data["w_output"],
-            rows=(len(heads) * value, "as the heads have columns together"),
+            rows=(len(heads) * heads[0].w_value.shape[1], "one for each column of the heads"),
         )
     mask, mask_name = _mask(f"{where}mask", data.get("mask"), size)
     layer = Layer(
-        tuple(heads),
+        heads,
         w_output,
         mask,
         mask_name,
@@ -154,25 +139,49 @@ def _layer(where: str, data: dict[str, Any], width: int, size: tuple[int, int]) 
     )
     if layer.residual and _output_width(layer) != width:
         raise OptionError(
-            f"{where}residual adds {width} columns to {_output_width(layer)}: "
-            "give a w_output that makes them as many"
+            f"{where}residual needs an output of {width} columns, as in the input, found "
+            f"{_output_width(layer)}: w_output can make them equal"
         )
+    return _with_printed(layer, where, data, size)
+
+
+def _heads(where: str, data: dict[str, Any], width: int) -> tuple[HeadMatrices, ...]:
+    """The matrices of every head of a layer."""
+    rows = width, "one for each column of its input"
+    heads: list[HeadMatrices] = []
+    for prefix, table in _tables("heads", data, _HEAD_KEYS, where):
+        w_query = _matrix(f"{prefix}w_query", table.get("w_query"), rows=rows)
+        columns = w_query.shape[1], "as in w_query"
+        w_key = _matrix(f"{prefix}w_key", table.get("w_key"), rows=rows, columns=columns)
+        w_value = _matrix(f"{prefix}w_value", table.get("w_value"), rows=rows)
+        if heads and (
+            w_query.shape != heads[0].w_query.shape or w_value.shape != heads[0].w_value.shape
+        ):
+            raise OptionError(
+                f"{prefix[:-1]} must have matrices of the same sizes as the first head"
+            )
+        heads.append(HeadMatrices(w_query, w_key, w_value))
+    return tuple(heads)
+
+
+def _with_printed(layer: Layer, where: str, data: dict[str, Any], size: tuple[int, int]) -> Layer:
+    """The layer and its heads with their printed tables; one head shares the table of its layer."""
     sizes = _sizes(layer, size)
-    known = (*HEAD_STEPS, *LAYER_STEPS) if single else LAYER_STEPS
+    shared = "heads" not in data
+    known = (*HEAD_STEPS, *LAYER_STEPS) if shared else LAYER_STEPS
     printed = _printed(f"{where}printed", data.get("printed", {}), known, sizes)
-    if single:
-        of_head = [{name: table for name, table in printed.items() if name in HEAD_STEPS}]
+    if shared:
+        by_head = [{name: table for name, table in printed.items() if name in HEAD_STEPS}]
     else:
-        of_head = [
-            _printed(f"{at}printed", table.get("printed", {}), HEAD_STEPS, sizes)
-            for at, table in _tables("heads", data, (*_MATRICES, "printed"), where)
+        by_head = [
+            _printed(f"{prefix}printed", table.get("printed", {}), HEAD_STEPS, sizes)
+            for prefix, table in _tables("heads", data, _HEAD_KEYS, where)
         ]
-    heads = [
-        HeadMatrices(head.w_query, head.w_key, head.w_value, tables)
-        for head, tables in zip(heads, of_head, strict=True)
-    ]
-    own = {name: table for name, table in printed.items() if name in LAYER_STEPS}
-    return Layer(tuple(heads), layer.w_output, mask, mask_name, layer.scale, layer.residual, own)
+    heads = tuple(
+        replace(head, printed=tables) for head, tables in zip(layer.heads, by_head, strict=True)
+    )
+    of_layer = {name: table for name, table in printed.items() if name in LAYER_STEPS}
+    return replace(layer, heads=heads, printed=of_layer)
 
 
 def _output_width(layer: Layer) -> int:
@@ -184,18 +193,18 @@ def _output_width(layer: Layer) -> int:
 def _sizes(layer: Layer, size: tuple[int, int]) -> dict[str, tuple[int, int]]:
     """Rows and columns of each step."""
     queries, keys = size
-    inner, value = layer.heads[0].w_query.shape[1], layer.heads[0].w_value.shape[1]
+    channels, value_channels = layer.heads[0].w_query.shape[1], layer.heads[0].w_value.shape[1]
     square = (queries, keys)
     return {
-        "query": (queries, inner),
-        "key": (keys, inner),
-        "value": (keys, value),
+        "query": (queries, channels),
+        "key": (keys, channels),
+        "value": (keys, value_channels),
         "scores": square,
         "scaled": square,
         "masked": square,
         "weights": square,
-        "head": (queries, value),
-        "concatenation": (queries, len(layer.heads) * value),
+        "head": (queries, value_channels),
+        "concatenation": (queries, len(layer.heads) * value_channels),
         "output": (queries, _output_width(layer)),
         "sum": (queries, _output_width(layer)),
     }
@@ -204,7 +213,7 @@ def _sizes(layer: Layer, size: tuple[int, int]) -> dict[str, tuple[int, int]]:
 def _tables(
     name: str, data: dict[str, Any], keys: Iterable[str], where: str = ""
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The tables of this name, or the one whose keys stand where the tables would."""
+    """The tables of this name, each with its prefix; without them, `data` as the only one."""
     if name not in data:
         return [(where, data)]
     tables = data[name]
@@ -213,13 +222,13 @@ def _tables(
     if len(tables) > _MOST[name]:
         raise OptionError(f"{where}{name} has {len(tables)} tables, expected at most {_MOST[name]}")
     keys = [key for key in keys if key != "printed" or name == "layers"]
-    beside = [key for key in data if key in keys]
-    if beside:
-        raise OptionError(f"{where}{beside[0]} belongs into a table [[{name}]], found beside them")
-    named = [(f"{where}{name}[{place + 1}].", table) for place, table in enumerate(tables)]
-    for at, table in named:
-        _check_keys(at, table, _LAYER_KEYS if name == "layers" else (*_MATRICES, "printed"))
-    return named
+    outside = [key for key in data if key in keys]
+    if outside:
+        raise OptionError(f"{where}{outside[0]} belongs in a table [[{name}]], found outside")
+    prefixed = [(f"{where}{name}[{number}].", table) for number, table in enumerate(tables, 1)]
+    for prefix, table in prefixed:
+        _check_keys(prefix, table, _LAYER_KEYS if name == "layers" else _HEAD_KEYS)
+    return prefixed
 
 
 def _check_keys(where: str, data: dict[str, Any], known: Iterable[str]) -> None:
@@ -236,9 +245,9 @@ def _words(name: str, words: Any) -> tuple[str, ...]:
         raise OptionError(f"{name} is missing or empty, expected a list of words")
     if len(words) > _MOST["tokens"]:
         raise OptionError(f"{name} has {len(words)} words, expected at most {_MOST['tokens']}")
-    for place, word in enumerate(words):
+    for number, word in enumerate(words, 1):
         if not isinstance(word, str):
-            raise OptionError(f"{name}: word {place + 1} must be a text, found {_short(word)}")
+            raise OptionError(f"{name}: word {number} must be a text, found {_short(word)}")
     return tuple(words)
 
 
@@ -254,18 +263,18 @@ def _matrix(
     if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
         raise OptionError(f"{name} must be rows of numbers, found {_short(value)}")
     table = cast("list[list[Any]]", value)
-    for place, row in enumerate(table):
+    for number, row in enumerate(table, 1):
         if not row or len(row) != len(table[0]):
             raise OptionError(
                 f"{name} must be rows of numbers, all of one length: row 1 has {len(table[0])}, "
-                f"row {place + 1} has {len(row)}"
+                f"row {number} has {len(row)}"
             )
         for cell in row:
             if isinstance(cell, bool) or not isinstance(cell, int | float):
-                raise OptionError(f"{name} row {place + 1} must be numbers, found {_short(cell)}")
+                raise OptionError(f"{name} row {number} must be numbers, found {_short(cell)}")
             if not abs(cell) <= _GREATEST:
                 raise OptionError(
-                    f"{name} row {place + 1} must be numbers of at most {_GREATEST:,.0f}, "
+                    f"{name} row {number} must be numbers of at most {_GREATEST:,.0f}, "
                     f"found {_short(cell)}"
                 )
     _check_size(name, (len(table), len(table[0])), rows, columns)
@@ -275,7 +284,7 @@ def _matrix(
 def _check_size(name: str, size: tuple[int, int], rows: Size | None, columns: Size | None) -> None:
     for what, count, expected in (("rows", size[0], rows), ("columns", size[1], columns)):
         if expected is not None and count != expected[0]:
-            raise OptionError(f"{name} has {count} {what}, expected {expected[0]} {expected[1]}")
+            raise OptionError(f"{name} has {count} {what}, expected {expected[0]}, {expected[1]}")
     if max(size) > _MOST["columns"]:
         raise OptionError(f"{name} is {size[0]} x {size[1]}, expected at most {_MOST['columns']}")
 
@@ -326,20 +335,21 @@ def _printed_table(name: str, rows: Any, size: tuple[int, int]) -> Printed:
     if not isinstance(rows, list) or not rows:
         raise OptionError(f"{name} must be rows of numbers in quotes, found {_short(rows)}")
     words: list[tuple[str, ...]] = []
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, str):
             raise OptionError(
-                f'{name} row {place + 1} must be numbers in quotes, such as "1.20 0.60", '
+                f'{name} row {number} must be numbers in quotes, such as "1.20 0.60", '
                 f"so that their digits are known, found {_short(row)}"
             )
         words.append(tuple(row.split()))
         if len(words[-1]) != len(words[0]):
             raise OptionError(
-                f"{name} row {place + 1} has {len(words[-1])} numbers, "
-                f"expected {len(words[0])} as row 1"
+                f"{name} row {number} has {len(words[-1])} numbers, "
+                f"expected {len(words[0])}, as in row 1"
             )
-    _check_size(name, (len(words), len(words[0])), (size[0], "rows"), (size[1], "columns"))
-    cells = [[_cell(name, place, word) for word in row] for place, row in enumerate(words)]
+    expected = [(count, "as the step has") for count in size]
+    _check_size(name, (len(words), len(words[0])), *expected)
+    cells = [[_cell(name, number, word) for word in row] for number, row in enumerate(words, 1)]
     return Printed(
         tuple(tuple("" if word in _BLANKS else word for word in row) for row in words),
         torch.tensor([[value for value, _ in row] for row in cells], dtype=torch.float64),
@@ -347,8 +357,8 @@ def _printed_table(name: str, rows: Any, size: tuple[int, int]) -> Printed:
     )
 
 
-def _cell(name: str, place: int, word: str) -> tuple[float, float]:
-    """The number that a word prints, and half of its last digit; NaN for a cell left open."""
+def _cell(name: str, row: int, word: str) -> tuple[float, float]:
+    """The value of a printed number, and half of its last digit; NaN for a cell left open."""
     if word in _BLANKS:
         return math.nan, 0.0
     if word.lstrip("-−").lower() in ("inf", "∞") and word[0] in "-−":
@@ -356,14 +366,14 @@ def _cell(name: str, place: int, word: str) -> tuple[float, float]:
     number = _NUMBER.fullmatch(word)
     if number is None:
         raise OptionError(
-            f"{name} row {place + 1} must be numbers such as 1.20, or _ where a cell is still "
+            f"{name} row {row} must be numbers such as 1.20, or _ where a cell is still "
             f"open, found {_short(word)}"
         )
     return float(word.replace("−", "-")), 0.5 * 10 ** -len(number.group(1) or "")
 
 
 def _short(value: Any) -> str:
-    """A value of a file in a message: short, on one line, and harmless."""
+    """A value from a file as a message shows it: short, on one line, and harmless."""
     try:
         text = reprlib.repr(value)
     except RecursionError:

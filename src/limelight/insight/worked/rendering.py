@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from html import escape
 
@@ -18,7 +19,7 @@ Render = Callable[[Worked, int], str]
 
 
 def step_table(step: WorkedStep, decimals: int) -> Table:
-    """The numbers of a step, with the sums of its rows where these are shares."""
+    """The numbers of a step; of weights also the sum of each row."""
     count = digits(step.table, decimals)
     shares = step.name == "weights"
     columns = ("", *step.columns, *(("sum",) if shares else ()))
@@ -30,8 +31,9 @@ def step_table(step: WorkedStep, decimals: int) -> Table:
 
 
 def spotlight(example: Worked, steps: list[WorkedStep]) -> tuple[int, int]:
-    """Query and key of the link to follow through the steps: the strongest one between two
-    different tokens, in the first head.
+    """Query and key of the link that is followed through the steps.
+
+    The strongest link of the first head, between two different tokens.
     """
     weights = next(step.table for step in steps if step.name == "weights").clone()
     if example.memory is None and weights.shape[0] > 1:
@@ -49,7 +51,7 @@ def cell_of(step: WorkedStep, spot: tuple[int, int]) -> tuple[int, int]:
 
 
 def story(example: Worked, steps: list[WorkedStep]) -> list[str]:
-    """In words, whom each token attends to most in each head."""
+    """A sentence for each token and head: which key it attends to most."""
     lines: list[str] = []
     for step in steps:
         if step.name != "weights":
@@ -103,7 +105,7 @@ def latex(example: Worked, decimals: int) -> str:
 
 
 def html(example: Worked, decimals: int) -> str:
-    """One page, light and dark, that needs nothing else."""
+    """One self-contained page, light and dark."""
     steps = example.steps()
     spot = spotlight(example, steps)
     body = [f"<h1>{escape(visible(example.title))}</h1>"]
@@ -128,13 +130,11 @@ def html(example: Worked, decimals: int) -> str:
 
 
 FORMATS: dict[str, Render] = {"markdown": markdown, "latex": latex, "html": html}
-"""How an example can be written, beside the text of the terminal."""
+"""The formats of an example, besides the terminal's text."""
 
 
 def _heading(step: WorkedStep) -> str:
-    name = {"x": "X", "memory": "memory"}.get(step.name, step.name)
-    if step.name.startswith("w_"):
-        name = step.symbol
+    name = step.symbol if step.name == "x" or step.name.startswith("w_") else step.name
     rows, columns = step.table.shape
     where = f"{step.where}: " if step.where else ""
     return f"{where}{name} ({rows} × {columns})"
@@ -161,14 +161,14 @@ def _equation(step: WorkedStep, decimals: int) -> str:
     if step.operation == "given":
         return f"{symbol} = {_matrix(step.table, decimals)}"
     source = ", ".join(_tex(source.symbol) for source in step.sources)
-    made = {
+    right_side = {
         "scaled": f"{source} {_tex_scaling(step.scaling)}",
         "masked": rf"\operatorname{{mask}}({source})",
         "weights": rf"\operatorname{{softmax}}({source})",
         "concatenation": rf"\left[{source}\right]",
         "sum": " + ".join(_tex(source.symbol) for source in step.sources),
     }[step.name]
-    return f"{symbol} = {made} = {_matrix(step.table, decimals)}"
+    return f"{symbol} = {right_side} = {_matrix(step.table, decimals)}"
 
 
 def _tex_scaling(scaling: str) -> str:
@@ -191,10 +191,8 @@ def _matrix(table: torch.Tensor, decimals: int) -> str:
 
 def _tex(symbol: str) -> str:
     """A symbol in LaTeX: W_Q₁⁽²⁾ as W_{Q1}^{(2)}."""
-    import unicodedata
-
-    low = "".join(c for c in symbol if "₀" <= c <= "₉")
-    high = "".join(c for c in symbol if c in "⁰¹²³⁴⁵⁶⁷⁸⁹⁽⁾")
+    low = "".join(c for c in symbol if "₀" <= c <= "₉")  # subscript digits
+    high = "".join(c for c in symbol if c in "⁰¹²³⁴⁵⁶⁷⁸⁹⁽⁾")  # superscripts
     primes = symbol.count("′") + 2 * symbol.count("″")
     base, _, under = "".join(c for c in symbol if c not in low + high + "′″ᵀ").partition("_")
     down, up = (unicodedata.normalize("NFKC", part) for part in (under + low, high))

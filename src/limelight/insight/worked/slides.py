@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDEST = 8
-"""Letters of a token's name beside or above a matrix."""
+"""Characters of a row or column name, at most."""
 
 
 class _Panel(NamedTuple):
@@ -40,18 +40,18 @@ class _Panel(NamedTuple):
 
 
 def slides(example: Worked, decimals: int = 3) -> Iterator[tuple[str, Figure]]:
-    """Each step as a slide: a name for its file, and the figure."""
+    """Each step as a slide: the name of its file, and the figure."""
     steps = example.steps()
     spot = spotlight(example, steps)
     shown = [step for step in steps if not step.name.startswith("w_")]
-    for count, step in enumerate(shown, 1):
-        parts = (("layer", step.layer), ("head", step.head))
-        where = "".join(f"-{name}{place}" for name, place in parts if place is not None)
-        yield f"{count:02d}{where}-{step.name}", slide(step, spot, decimals)
+    for place, step in enumerate(shown, 1):
+        numbers = (("layer", step.layer), ("head", step.head))
+        where = "".join(f"-{name}{value}" for name, value in numbers if value is not None)
+        yield f"{place:02d}{where}-{step.name}", slide(step, spot, decimals)
 
 
 def save_slides(example: Worked, folder: str | Path, decimals: int = 3) -> list[Path]:
-    """Write each step as a PNG into a folder, which is made where it is missing."""
+    """Write each step as a PNG into a folder, which is created where it is missing."""
     folder = check_path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,7 +69,7 @@ def slide(step: WorkedStep, spot: tuple[int, int], decimals: int = 3) -> Figure:
     panels, signs = _panels(step, cell_of(step, spot))
     figure = new_figure(10.0, 5.625)
     figure.set_layout_engine("none")
-    # row labels stand left of a matrix, so a panel is wider than its columns
+    # row names are left of a matrix, so a panel is wider than its columns
     spans = [panel.table.shape[1] + 1.4 for panel in panels]
     tallest = max(panel.table.shape[0] for panel in panels) + 1.2
     unit = min(0.92 / (sum(spans) + 0.5 * len(signs)), 0.62 * 0.5625 / tallest, 0.1)
@@ -101,16 +101,16 @@ def slide(step: WorkedStep, spot: tuple[int, int], decimals: int = 3) -> Figure:
 def _write(
     figure: Figure, y: float, text: str, size: float, colour: str, *, math: bool = False
 ) -> None:
-    """A line in the middle of a slide, smaller where it would not fit."""
+    """A centred line, shrunk where it would not fit the slide."""
     line = figure.text(0.5, y, text, ha="center", va="center", fontsize=size, color=colour,
                        parse_math=math, math_fontfamily="dejavusans",
                        fontfamily=fonts_for([text]))  # fmt: skip
-    room, width = 0.94 * figure.bbox.width, line.get_window_extent().width
-    line.set_fontsize(min(size, size * room / max(width, 1.0)))
+    available, width = 0.94 * figure.bbox.width, line.get_window_extent().width
+    line.set_fontsize(min(size, size * available / max(width, 1.0)))
 
 
 def _subscripts(formula: str) -> str:
-    r"""W_Q with its Q below the line, for which there is no letter.
+    r"""W_Q with Q as a subscript, which Unicode lacks.
 
     >>> _subscripts("X · W_Q₁")
     'X · $\\mathrm{W}_\\mathrm{Q}$₁'
@@ -137,14 +137,20 @@ def overview(example: Worked) -> Figure:
 
 
 def _panels(step: WorkedStep, cell: tuple[int, int]) -> tuple[list[_Panel], list[str]]:
-    """What stands on a slide, from left to right, and the signs between."""
+    """The matrices of a slide, from left to right, and the signs between them."""
     i, j = cell
     result = _Panel(step.symbol, step.table, step.rows, step.columns, i, j, step.name == "weights")
     if step.operation == "given":
         return [result._replace(row=None, column=None)], []
     sources = [
-        _Panel(part.symbol, part.table, part.rows, part.columns, shares=part.name == "weights")
-        for part in step.sources
+        _Panel(
+            source.symbol,
+            source.table,
+            source.rows,
+            source.columns,
+            shares=source.name == "weights",
+        )
+        for source in step.sources
     ]
     if step.operation == "product":
         left, right = sources
@@ -153,76 +159,76 @@ def _panels(step: WorkedStep, cell: tuple[int, int]) -> tuple[list[_Panel], list
         return [left._replace(row=i), right._replace(column=j), result], ["·", "="]
     if step.operation == "row":
         return [sources[0]._replace(row=i), result], ["→"]
-    if step.operation == "beside":
-        return [*(shown._replace(row=i) for shown in sources), result._replace(column=None)], [
-            *("," for _ in sources[1:]),
-            "=",
-        ]
+    if step.operation == "concatenation":
+        signs = [","] * (len(sources) - 1) + ["="]
+        return [*(panel._replace(row=i) for panel in sources), result._replace(column=None)], signs
     signs = ["+"] * (len(sources) - 1) + ["="]
-    return [*(shown._replace(row=i, column=j) for shown in sources), result], signs
+    return [*(panel._replace(row=i, column=j) for panel in sources), result], signs
 
 
 def _draw(axes: Axes, panel: _Panel, decimals: int, size: float) -> None:
-    """A matrix with its numbers; the marked row, column or cell in the colour of queries."""
-    from matplotlib.patches import Rectangle
-
-    rows, columns = panel.table.shape
+    """A matrix with its numbers, names and symbol; the marked row, column or cell is framed."""
     shades = panel.table if panel.shares else torch.zeros_like(panel.table)
     axes.imshow(0.75 * shades.numpy(), cmap=weight_scale(), vmin=0.0, vmax=1.0, aspect="auto")
     count = digits(panel.table, decimals)
     longest = max(len(number(value, count)) for row in panel.table.tolist() for value in row)
     size = min(size, size * 6 / max(longest, 1))
+    _draw_numbers(axes, panel, count, size)
+    _frame_marked(axes, panel)
+    _name_rows_and_columns(axes, panel, min(9.0, size * 0.8))
+    axes.spines[:].set_color(LIGHT.muted)
+    axes.set_xlabel(_subscripts(panel.symbol), fontsize=min(16.0, size * 1.2),
+                    math_fontfamily="dejavusans", labelpad=6)  # fmt: skip
+
+
+def _draw_numbers(axes: Axes, panel: _Panel, decimals: int, size: float) -> None:
     for i, row in enumerate(panel.table.tolist()):
         for j, value in enumerate(row):
             dark = panel.shares and value > 0.7
             axes.text(
                 j,
                 i,
-                number(value, count),
+                number(value, decimals),
                 ha="center",
                 va="center",
                 fontsize=size,
                 color="white" if dark else LIGHT.ink,
             )
+
+
+def _frame_marked(axes: Axes, panel: _Panel) -> None:
+    """A frame in the colour of queries around the marked row, column or cell."""
+    from matplotlib.patches import Rectangle
+
+    if panel.row is None and panel.column is None:
+        return
+    rows, columns = panel.table.shape
     first_row, height = (-0.5, rows) if panel.row is None else (panel.row - 0.5, 1)
     first_column, width = (-0.5, columns) if panel.column is None else (panel.column - 0.5, 1)
-    if panel.row is not None or panel.column is not None:
-        axes.add_patch(
-            Rectangle(
-                (first_column, first_row),
-                width,
-                height,
-                fill=False,
-                edgecolor=LIGHT.query,
-                linewidth=2.5,
-                clip_on=False,
-                zorder=3,
-            )
+    axes.add_patch(
+        Rectangle(
+            (first_column, first_row),
+            width,
+            height,
+            fill=False,
+            edgecolor=LIGHT.query,
+            linewidth=2.5,
+            clip_on=False,
+            zorder=3,
         )
-    names = [*panel.rows, *panel.columns]
-    fonts = fonts_for(visible(name) for name in names)
-    label = min(9.0, size * 0.8)
-    axes.set_xticks(
-        range(columns),
-        [_short(name) for name in panel.columns],
-        parse_math=False,
-        fontsize=label,
-        fontfamily=fonts,
-        color=LIGHT.muted,
     )
-    axes.set_yticks(
-        range(rows),
-        [_short(name) for name in panel.rows],
-        parse_math=False,
-        fontsize=label,
-        fontfamily=fonts,
-        color=LIGHT.muted,
-    )
+
+
+def _name_rows_and_columns(axes: Axes, panel: _Panel, size: float) -> None:
+    rows, columns = panel.table.shape
+    fonts = fonts_for(visible(name) for name in [*panel.rows, *panel.columns])
+    style: dict[str, Any] = {
+        "parse_math": False, "fontsize": size, "fontfamily": fonts, "color": LIGHT.muted,
+    }  # fmt: skip
+    axes.set_xticks(range(columns), [_short(name) for name in panel.columns], **style)
+    axes.set_yticks(range(rows), [_short(name) for name in panel.rows], **style)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=2)
-    axes.spines[:].set_color(LIGHT.muted)
-    axes.set_xlabel(_subscripts(panel.symbol), fontsize=min(16.0, size * 1.2),
-                    math_fontfamily="dejavusans", labelpad=6)  # fmt: skip
 
 
 def _caption(step: WorkedStep, spot: tuple[int, int], decimals: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from limelight.insight.worked.example import Layer, Worked
 from limelight.seeing.steps.steps import steps as layer_steps
 
-Operation = Literal["given", "product", "cells", "row", "beside"]
+Operation = Literal["given", "product", "cells", "row", "concatenation"]
 """How a table is made from its sources: left · right, cell by cell, row by row, side by side."""
 
 _SUBSCRIPT = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
@@ -44,43 +44,43 @@ class WorkedStep:
         return ", ".join(parts if self.head is None else [*parts, f"head {self.head}"])
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """Left and right factor of a product, the right one transposed where it is used so."""
+        """Left and right factor of a product, the right one transposed where `transposed`."""
         left, right = self.sources
         return left.table, right.table.T if self.transposed else right.table
 
     def written(self, i: int, j: int, decimals: int = 3) -> str:
-        """One cell written out: `1.2·1.1 + 0.6·0.7 = 1.74`; empty for what is given."""
-        answer = number(float(self.table[i, j]), decimals)
+        """One cell written out: `1.2·1.1 + 0.6·0.7 = 1.74`; empty for inputs and matrices."""
+        result = number(float(self.table[i, j]), decimals)
         if self.operation == "product":
             left, right = self.factors()
             pairs = zip(left[i].tolist(), right[:, j].tolist(), strict=True)
             terms = [f"{_factor(a, decimals)}·{_factor(b, decimals)}" for a, b in pairs]
-            return f"{_shortened(terms, ' + ')} = {answer}"
+            return f"{_shortened(terms, ' + ')} = {result}"
         if self.name == "scaled":
             score = number(float(self.sources[0].table[i, j]), decimals)
-            return f"{score} {self.scaling} = {answer}"
+            return f"{score} {self.scaling} = {result}"
         if self.name == "masked":
-            kept = bool(torch.isfinite(self.table[i, j]))
-            return f"allowed: stays {answer}" if kept else "not allowed: becomes −∞"
+            allowed = bool(torch.isfinite(self.table[i, j]))
+            return f"allowed: stays {result}" if allowed else "not allowed: becomes −∞"
         if self.name == "sum":
-            left, right = (number(float(part.table[i, j]), decimals) for part in self.sources)
-            return f"{left} + {right} = {answer}"
+            left, right = (number(float(source.table[i, j]), decimals) for source in self.sources)
+            return f"{left} + {right} = {result}"
         if self.operation == "row":
             scores = self.sources[0].table[i].tolist()
             powers = [f"e^{number(score, 2)}" for score in scores if score > float("-inf")]
             score = scores[j]
-            top = f"e^{number(score, 2)}" if score > float("-inf") else "0"
-            return f"{top} / ({_shortened(powers, ' + ')}) = {answer}"
+            numerator = f"e^{number(score, 2)}" if score > float("-inf") else "0"
+            return f"{numerator} / ({_shortened(powers, ' + ')}) = {result}"
         return ""
 
     @property
     def scaling(self) -> str:
-        """What a scaled score is made with: `/ √2`, or `· 0.5` where the example says so."""
+        """How a score is scaled: `/ √2`, or `· 0.5` where the example sets it."""
         return self.formula.partition("= ")[2].partition(" ")[2]
 
 
 def number(value: float, decimals: int) -> str:
-    """A number with so many decimals, −∞ by its sign, and never a minus before zero.
+    """A number with so many decimals; −∞ as a symbol, and never a minus before zero.
 
     >>> number(-0.0001, 2), number(float("-inf"), 2)
     ('0.00', '−∞')
@@ -109,82 +109,51 @@ def steps_of(example: Worked) -> list[WorkedStep]:
         rows = example.memory_tokens
         memory = WorkedStep("memory", "M", "M", "what is looked at", example.memory, rows, columns)
         steps.append(memory)
-    for place, layer in enumerate(example.layers):
-        made = _layer(example, layer, x, memory, place + 1 if len(example.layers) > 1 else None)
-        steps += made
-        x = made[-1]
+    several = len(example.layers) > 1
+    for layer_number, layer in enumerate(example.layers, 1):
+        location = _Location(layer_number if several else None)
+        steps += _layer_steps(example, layer, x, memory, location)
+        x = steps[-1]
     return steps
 
 
-def _layer(
-    example: Worked, layer: Layer, x: WorkedStep, memory: WorkedStep | None, place: int | None
+class _Location(NamedTuple):
+    """The layer and head of a step, counted from 1; None where there is only one."""
+
+    layer: int | None
+    head: int | None = None
+
+    def symbol(self, base: str) -> str:
+        """The base with the head as its subscript and the layer as its superscript."""
+        low = "" if self.head is None else str(self.head).translate(_SUBSCRIPT)
+        high = "" if self.layer is None else f"⁽{str(self.layer).translate(_SUPERSCRIPT)}⁾"
+        return base + low + high
+
+
+def _layer_steps(
+    example: Worked, layer: Layer, x: WorkedStep, memory: WorkedStep | None, location: _Location
 ) -> list[WorkedStep]:
+    """The steps of one layer: its heads, their concatenation, W_O, the residual connection."""
     several = len(layer.heads) > 1
-    made: list[WorkedStep] = []
+    tables = [_tables(example, layer, x, memory, head) for head in range(len(layer.heads))]
+    steps: list[WorkedStep] = []
     heads: list[WorkedStep] = []
-    for head in range(len(layer.heads)):
-        tables = _tables(example, layer, x, memory, head)
-        made += _head(example, layer, x, memory, tables, place, head + 1 if several else None)
-        heads.append(made[-1])
-    tables = _tables(example, layer, x, memory, 0)
-    last = heads[0]
+    for head_number, head_tables in enumerate(tables, 1):
+        head_location = location._replace(head=head_number if several else None)
+        steps += _head_steps(layer, x, memory, head_tables, head_location)
+        heads.append(steps[-1])
     if several:
-        columns = tuple(name for head in heads for name in _of_head(head))
-        symbols = ", ".join(head.symbol for head in heads)
-        last = WorkedStep(
-            "concatenation",
-            _symbol("C", place),
-            f"{_symbol('C', place)} = [{symbols}]",
-            "the heads side by side",
-            tables["concatenation"],
-            example.tokens,
-            columns,
-            "beside",
-            tuple(heads),
-            layer=place,
-        )
-        made.append(last)
+        steps.append(_concatenation(heads, tables[0]["concatenation"], location))
     if layer.w_output is not None:
-        matrix = WorkedStep(
-            "w_output",
-            _symbol("W_O", place),
-            _symbol("W_O", place),
-            "learned",
-            layer.w_output,
-            last.columns,
-            numbered("x", layer.w_output.shape[1]),
-            layer=place,
-        )
-        symbol = _symbol("O", place)
-        last = WorkedStep(
-            "output",
-            symbol,
-            f"{symbol} = {last.symbol} · {matrix.symbol}",
-            "what the heads say, mixed and back at the width of the model",
-            tables["output"],
-            example.tokens,
-            matrix.columns,
-            "product",
-            (last, matrix),
-            layer=place,
-        )
-        made += [matrix, last]
+        heads_output = steps[-1]
+        matrix = _matrix("w_output", "W_O", layer.w_output, heads_output.columns, "x", location)
+        meaning = "what the heads say, mixed and back at the width of the model"
+        table = tables[0]["output"]
+        output = _product("output", "O", heads_output, matrix, meaning, table, location)
+        steps += [matrix, output]
     if layer.residual:
-        symbol = _symbol("Y", place)
-        last = WorkedStep(
-            "sum",
-            symbol,
-            f"{symbol} = {x.symbol} + {last.symbol}",
-            "the residual connection: the token keeps what it was",
-            x.table + last.table,
-            example.tokens,
-            last.columns,
-            "cells",
-            (x, last),
-            layer=place,
-        )
-        made.append(last)
-    return made
+        steps.append(_residual_sum(x, steps[-1], location))
+    return steps
 
 
 def _tables(
@@ -198,137 +167,169 @@ def _tables(
     return {step.name: step.value for step in steps}
 
 
-def _head(
-    example: Worked,
+def _head_steps(
     layer: Layer,
     x: WorkedStep,
     memory: WorkedStep | None,
     tables: dict[str, Tensor],
-    place: int | None,
-    head: int | None,
+    location: _Location,
 ) -> list[WorkedStep]:
     """The steps of one head: its matrices, Q, K, V, scores to weights, weights · V."""
     source = x if memory is None else memory
-    sizes = tables["Q"].shape[1], tables["V"].shape[1]
-    at: dict[str, Any] = {"layer": place, "head": head}
+    w_query = _matrix("w_query", "W_Q", tables["W_Q"], x.columns, "d", location)
+    w_key = _matrix("w_key", "W_K", tables["W_K"], x.columns, "d", location)
+    w_value = _matrix("w_value", "W_V", tables["W_V"], x.columns, "e", location)
+    meaning = "what each token looks for"
+    query = _product("query", "Q", x, w_query, meaning, tables["Q"], location)
+    meaning = "what each token offers to be found by"
+    key = _product("key", "K", source, w_key, meaning, tables["K"], location)
+    meaning = "what each token gives when found"
+    value = _product("value", "V", source, w_value, meaning, tables["V"], location)
+    scores_to_weights = _weight_steps(layer, query, key, tables, location)
+    weights = scores_to_weights[-1]
+    alone = location.head is None and layer.w_output is None
+    name, symbol = ("output", "O") if alone else ("head", "H")
+    meaning, table = "each token's mix of values", tables["weighted values"]
+    mixed = _product(name, symbol, weights, value, meaning, table, location)
+    return [w_query, w_key, w_value, query, key, value, *scores_to_weights, mixed]
 
-    def matrix(name: str, letter: str) -> WorkedStep:
-        symbol = _symbol(f"W_{letter}", place, head)
-        columns = numbered("e" if letter == "V" else "d", sizes[letter == "V"])
-        return WorkedStep(
-            name, symbol, symbol, "learned", tables[f"W_{letter}"], x.columns, columns, **at
-        )
 
-    def projected(
-        name: str, letter: str, left: WorkedStep, right: WorkedStep, meaning: str
-    ) -> WorkedStep:
-        symbol = _symbol(letter, place, head)
-        return WorkedStep(
-            name,
-            symbol,
-            f"{symbol} = {left.symbol} · {right.symbol}",
-            meaning,
-            tables[letter],
-            left.rows,
-            right.columns,
-            "product",
-            (left, right),
-            **at,
-        )
-
-    def square(
-        name: str, symbol: str, formula: str, meaning: str, table: Tensor, **options: Any
-    ) -> WorkedStep:
-        return WorkedStep(
-            name,
-            symbol,
-            f"{symbol} = {formula}",
-            meaning,
-            table,
-            example.tokens,
-            example.key_tokens,
-            **options,
-            **at,
-        )
-
-    w_query, w_key, w_value = matrix("w_query", "Q"), matrix("w_key", "K"), matrix("w_value", "V")
-    query = projected("query", "Q", x, w_query, "what each token looks for")
-    key = projected("key", "K", source, w_key, "what each token offers to be found by")
-    value = projected("value", "V", source, w_value, "what each token gives when found")
-    last = square(
-        "scores",
-        _symbol("S", place, head),
-        f"{query.symbol} · {key.symbol}ᵀ",
-        "how well each query matches each key",
-        tables["scores"],
-        operation="product",
-        sources=(query, key),
-        transposed=True,
-    )
-    made = [w_query, w_key, w_value, query, key, value, last]
+def _weight_steps(
+    layer: Layer,
+    query: WorkedStep,
+    key: WorkedStep,
+    tables: dict[str, Tensor],
+    location: _Location,
+) -> list[WorkedStep]:
+    """From scores to weights: scaled and masked where the layer does so, then softmax."""
+    meaning = "how well each query matches each key"
+    table = tables["scores"]
+    scores = _product("scores", "S", query, key, meaning, table, location, transposed=True)
+    steps = [scores]
     if layer.factor != 1:
-        size = sizes[0]
+        size = query.table.shape[1]
         by = f"/ √{size}" if layer.scale is None else f"· {layer.factor:g}"
-        last = square(
-            "scaled",
-            _symbol("S", place, head) + "′",
-            f"{last.symbol} {by}",
-            "the spread kept near 1, whatever the size of a head",
-            tables["scaled"],
-            operation="cells",
-            sources=(last,),
+        steps.append(
+            _map(
+                "scaled",
+                location.symbol("S") + "′",
+                f"{scores.symbol} {by}",
+                "the spread kept near 1, whatever the size of a head",
+                tables["scaled"],
+                scores,
+            )
         )
-        made.append(last)
     if layer.mask is not None:
-        last = square(
-            "masked",
-            _symbol("S", place, head) + "″",
-            f"{last.symbol} where allowed, −∞ elsewhere ({layer.mask_name})",
-            "what a token may not see gets no weight",
-            tables["masked"],
-            operation="cells",
-            sources=(last,),
+        steps.append(
+            _map(
+                "masked",
+                location.symbol("S") + "″",
+                f"{steps[-1].symbol} where allowed, −∞ elsewhere ({layer.mask_name})",
+                "what a token may not see gets no weight",
+                tables["masked"],
+                steps[-1],
+            )
         )
-        made.append(last)
-    weights = square(
-        "weights",
-        _symbol("A", place, head),
-        f"softmax of each row of {last.symbol}",
-        "shares that sum to 1",
-        tables["weights"],
-        operation="row",
-        sources=(last,),
+    steps.append(
+        _map(
+            "weights",
+            location.symbol("A"),
+            f"softmax of each row of {steps[-1].symbol}",
+            "shares that sum to 1",
+            tables["weights"],
+            steps[-1],
+            "row",
+        )
     )
-    alone = head is None and layer.w_output is None
-    symbol = _symbol("O" if alone else "H", place, head)
-    mixed = WorkedStep(
-        "output" if alone else "head",
+    return steps
+
+
+def _matrix(
+    name: str, base: str, table: Tensor, rows: tuple[str, ...], letter: str, location: _Location
+) -> WorkedStep:
+    """A learned matrix, whose columns are numbered after a letter."""
+    symbol = location.symbol(base)
+    columns = numbered(letter, table.shape[1])
+    return WorkedStep(
+        name, symbol, symbol, "learned", table, rows, columns,
+        layer=location.layer, head=location.head,
+    )  # fmt: skip
+
+
+def _product(
+    name: str,
+    base: str,
+    left: WorkedStep,
+    right: WorkedStep,
+    meaning: str,
+    table: Tensor,
+    location: _Location,
+    *,
+    transposed: bool = False,
+) -> WorkedStep:
+    """Left · right, or left · rightᵀ."""
+    symbol = location.symbol(base)
+    return WorkedStep(
+        name,
         symbol,
-        f"{symbol} = {weights.symbol} · {value.symbol}",
-        "each token's mix of values",
-        tables["weighted values"],
-        example.tokens,
-        value.columns,
+        f"{symbol} = {left.symbol} · {right.symbol}{'ᵀ' * transposed}",
+        meaning,
+        table,
+        left.rows,
+        right.rows if transposed else right.columns,
         "product",
-        (weights, value),
-        **at,
+        (left, right),
+        transposed,
+        location.layer,
+        location.head,
     )
-    return [*made, weights, mixed]
+
+
+def _map(
+    name: str,
+    symbol: str,
+    formula: str,
+    meaning: str,
+    table: Tensor,
+    source: WorkedStep,
+    operation: Operation = "cells",
+) -> WorkedStep:
+    """A table made from one of the same shape, cell by cell or row by row."""
+    return WorkedStep(
+        name, symbol, f"{symbol} = {formula}", meaning, table, source.rows, source.columns,
+        operation, (source,), layer=source.layer, head=source.head,
+    )  # fmt: skip
+
+
+def _concatenation(heads: list[WorkedStep], table: Tensor, location: _Location) -> WorkedStep:
+    symbol = location.symbol("C")
+    symbols = ", ".join(head.symbol for head in heads)
+    columns = tuple(f"{head.head}·{name}" for head in heads for name in head.columns)
+    return WorkedStep(
+        "concatenation", symbol, f"{symbol} = [{symbols}]", "the heads side by side", table,
+        heads[0].rows, columns, "concatenation", tuple(heads), layer=location.layer,
+    )  # fmt: skip
+
+
+def _residual_sum(x: WorkedStep, output: WorkedStep, location: _Location) -> WorkedStep:
+    symbol = location.symbol("Y")
+    return WorkedStep(
+        "sum",
+        symbol,
+        f"{symbol} = {x.symbol} + {output.symbol}",
+        "the residual connection: the token keeps what it was",
+        x.table + output.table,
+        output.rows,
+        output.columns,
+        "cells",
+        (x, output),
+        layer=location.layer,
+    )
 
 
 def numbered(letter: str, count: int) -> tuple[str, ...]:
     """Names for columns: x1, x2, …"""
-    return tuple(f"{letter}{place + 1}" for place in range(count))
-
-
-def _of_head(step: WorkedStep) -> list[str]:
-    return [f"{step.head}·{name}" for name in step.columns]
-
-
-def _symbol(base: str, layer: int | None, head: int | None = None) -> str:
-    low = "" if head is None else str(head).translate(_SUBSCRIPT)
-    high = "" if layer is None else f"⁽{str(layer).translate(_SUPERSCRIPT)}⁾"
-    return base + low + high
+    return tuple(f"{letter}{column}" for column in range(1, count + 1))
 
 
 def _factor(value: float, decimals: int) -> str:

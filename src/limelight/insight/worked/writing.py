@@ -1,4 +1,4 @@
-"""A worked example as the TOML it is read from: blank to fill in, or with every number printed."""
+"""A worked example as TOML, the form it is read from: blank to fill in, or with every number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from limelight.ops.masks.band import causal
 
 
 def toml(example: Worked, *, blank: bool = False, decimals: int = 3, note: str = "") -> str:
-    """The example with its right numbers in [printed]; or with `_` in each cell to fill in."""
+    """The example with the correct numbers in [printed]; or with `_` in each cell to fill in."""
     steps = example.steps()
     lines = [f"# {line}" for line in note.splitlines()]
     lines += [f"title = {_quoted(example.title)}", f"tokens = {_words(example.tokens)}"]
@@ -22,8 +22,8 @@ def toml(example: Worked, *, blank: bool = False, decimals: int = 3, note: str =
         lines += [f"memory_tokens = {_words(example.memory_tokens)}"]
         lines += [f"memory = {_rows(example.memory)}"]
     several = len(example.layers) > 1
-    for place, layer in enumerate(example.layers):
-        own_steps = [step for step in steps if step.layer == (place + 1 if several else None)]
+    for layer_number, layer in enumerate(example.layers, 1):
+        own_steps = [step for step in steps if step.layer == (layer_number if several else None)]
         lines += [*(["", "[[layers]]"] if several else []), *_layer(layer)]
         prefix = "layers." if several else ""
         if len(layer.heads) == 1:
@@ -32,8 +32,9 @@ def toml(example: Worked, *, blank: bool = False, decimals: int = 3, note: str =
             continue
         for head in range(len(layer.heads)):
             lines += ["", f"[[{prefix}heads]]", *_matrices(layer, head)]
-            own = [step for step in own_steps if step.head == head + 1]
-            lines += [f"[{prefix}heads.printed]", *_printed(own, HEAD_STEPS, blank, decimals)]
+            head_steps = [step for step in own_steps if step.head == head + 1]
+            printed = _printed(head_steps, HEAD_STEPS, blank, decimals)
+            lines += [f"[{prefix}heads.printed]", *printed]
         layer_steps = [step for step in own_steps if step.head is None]
         lines += ["", f"[{prefix}printed]", *_printed(layer_steps, LAYER_STEPS, blank, decimals)]
     return "\n".join(lines) + "\n"
@@ -85,5 +86,5 @@ def _words(words: tuple[str, ...]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML quotes it: as JSON does, but for the one control that JSON leaves."""
+    """A text quoted as in TOML: as in JSON, and DEL escaped too, which JSON leaves as it is."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
