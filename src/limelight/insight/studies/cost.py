@@ -19,16 +19,65 @@ from limelight.ops.masks.band import causal, window
 from limelight.rng import generator_for
 
 HEADS, SIZE, WINDOW = 12, 32, 128
-"""Heads as those of MiniLM; with so many, all scores at once are fresh memory at every length."""
+"""The heads of MiniLM; with so many, the scores of any length are newly allocated memory."""
 TABLE = (1_000, 10_000, 100_000)
-"""The lengths of the documents' table."""
+"""The lengths in the table of the claim's source."""
 LENGTHS = (1_000, 2_000, 4_000, 10_000, 30_000, 100_000)
 _MOST = {"all at once": 4_000, "exact, tiled": 10_000}
-"""How far a way is run that takes the square of the length, in memory or in time."""
+"""The longest text for ways whose memory or time is quadratic."""
 
 
 def run(seed: int = 0) -> Study:
-    """Four ways to attend, each as far as it goes in some seconds; the rest from the exponents."""
+    """Four ways to attend, each up to what takes some seconds; the rest is extrapolated."""
+    times, memory = _measure(seed)
+    measured = {name: len(values) for name, values in times.items()}
+    time_powers = {name: exponent(LENGTHS[: measured[name]], times[name]) for name in _WAYS}
+    memory_powers = {name: exponent(LENGTHS[: measured[name]], memory[name]) for name in _WAYS}
+    times = {name: _extrapolated(times[name], time_powers[name]) for name in _WAYS}
+    memory = {
+        name: [max(size, _output_bytes(n)) for size, n in zip(sizes, LENGTHS, strict=True)]
+        for name in _WAYS
+        for sizes in [_extrapolated(memory[name], memory_powers[name])]
+    }
+    return Study(
+        name="cost",
+        claim="the attention matrix grows quadratically: doubling the input quadruples the time "
+        "and the memory needed.",
+        source="slides 'The Limitation: O(N²) Complexity'; Self-Attention Layer §12; notes; "
+        "The Architecture of Focus §6",
+        measured=f"processor time on one thread and peak memory of {HEADS} heads of {SIZE}, n from "
+        f"{LENGTHS[0]:,} to {LENGTHS[-1]:,}, and the exponents in n",
+        checks=(
+            at_least("exponent of time, all scores at once", time_powers["all at once"], 1.7),
+            at_least("exponent of memory, all scores at once", memory_powers["all at once"], 1.7),
+            at_least("exponent of time, exact and tiled", time_powers["exact, tiled"], 1.7),
+            at_least("exponent of memory, exact and tiled", memory_powers["exact, tiled"], 1.7),
+            at_least("exponent of time, window", time_powers["window"], 1.7),
+        ),
+        panels=(
+            _panel("processor time", "seconds", times, measured),
+            _panel("memory beyond input", "bytes", memory, measured),
+        ),
+        seed=seed,
+        tables=(
+            _table("time on one thread", times, time_powers, measured, _duration),
+            _table("memory beyond input", memory, memory_powers, measured, _amount),
+        ),
+        notes="The claim is true of the number of comparisons, and of a program that stores them "
+        "all. Exact attention need not store them, and a window or linear attention saves the time "
+        "as well. Times are from one machine; ≈ and dots mark values that were not measured but "
+        "extrapolated by the exponent.",
+        details={
+            "comparisons": {n: n * n for n in TABLE},
+            "time exponents": time_powers,
+            "memory exponents": memory_powers,
+            "measured up to": {name: LENGTHS[count - 1] for name, count in measured.items()},
+        },
+    )
+
+
+def _measure(seed: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds and bytes of each way, at each length up to the longest that it is run for."""
     times: dict[str, list[float]] = {name: [] for name in _WAYS}
     memory: dict[str, list[float]] = {name: [] for name in _WAYS}
     with torch.no_grad(), one_thread():
@@ -40,90 +89,51 @@ def run(seed: int = 0) -> Study:
                     continue
                 way(q[:, :, :64], k[:, :, :64], v[:, :, :64])
                 grown = _peak(lambda way=way, q=q, k=k, v=v: way(q, k, v))
-                memory[name].append(max(grown, _output(n)))
+                memory[name].append(max(grown, _output_bytes(n)))
                 times[name].append(min(_seconds(way, q, k, v) for _ in range(3)))
-    ran = {name: len(values) for name, values in times.items()}
-    grows = {name: exponent(LENGTHS[: ran[name]], times[name]) for name in _WAYS}
-    memory_powers = {name: exponent(LENGTHS[: ran[name]], memory[name]) for name in _WAYS}
-    times = {name: _continued(times[name], grows[name]) for name in _WAYS}
-    memory = {
-        name: [max(size, _output(n)) for size, n in zip(sizes, LENGTHS, strict=True)]
-        for name in _WAYS
-        for sizes in [_continued(memory[name], memory_powers[name])]
-    }
-    return Study(
-        name="cost",
-        claim="the attention matrix grows quadratically: doubling the input quadruples the time "
-        "and the memory needed.",
-        source="slides 'The Limitation: O(N²) Complexity'; Self-Attention Layer §12; notes; "
-        "The Architecture of Focus §6",
-        measured=f"processor time on one thread and peak memory of {HEADS} heads of {SIZE}, n from "
-        f"{LENGTHS[0]:,} to {LENGTHS[-1]:,}, and the exponents in n",
-        checks=(
-            at_least("exponent of time, all scores at once", grows["all at once"], 1.7),
-            at_least("exponent of memory, all scores at once", memory_powers["all at once"], 1.7),
-            at_least("exponent of time, exact and tiled", grows["exact, tiled"], 1.7),
-            at_least("exponent of memory, exact and tiled", memory_powers["exact, tiled"], 1.7),
-            at_least("exponent of time, window", grows["window"], 1.7),
-        ),
-        panels=(
-            _panel("processor time", "seconds", times, ran),
-            _panel("memory beyond input", "bytes", memory, ran),
-        ),
-        seed=seed,
-        tables=(
-            _beside("time on one thread", times, grows, ran, _duration),
-            _beside("memory beyond input", memory, memory_powers, ran, _amount),
-        ),
-        notes="The claim is true of the number of comparisons, and of a program that stores them "
-        "all. Exact attention need not store them, and a window or linear attention saves the time "
-        "as well. Times are from one machine; ≈ and dots mark values that were not measured but "
-        "extrapolated by the exponent.",
-        details={
-            "comparisons": {n: n * n for n in TABLE},
-            "time exponents": grows,
-            "memory exponents": memory_powers,
-            "measured up to": {name: LENGTHS[count - 1] for name, count in ran.items()},
-        },
-    )
+    return times, memory
 
 
-def _output(n: int) -> float:
-    """Bytes of the output, which every way needs: the allocator may have had them already."""
+def _output_bytes(n: int) -> float:
+    """The least that every way needs; a reused allocation does not show in the measured growth."""
     return 4.0 * HEADS * n * SIZE
 
 
-def _continued(values: Sequence[float], power: float) -> list[float]:
-    """The values at all lengths: beyond the last that was run, as the power says."""
+def _extrapolated(values: Sequence[float], power: float) -> list[float]:
+    """The values at all lengths: beyond the last measured one, by its power law."""
     last = LENGTHS[len(values) - 1]
     return [*values, *(values[-1] * (n / last) ** power for n in LENGTHS[len(values) :])]
 
 
 def _panel(
-    title: str, unit: str, values: Mapping[str, list[float]], ran: Mapping[str, int]
+    title: str, unit: str, values: Mapping[str, list[float]], measured: Mapping[str, int]
 ) -> Panel:
     curves = [
-        Curve(name, LENGTHS, values[name], predicted=len(LENGTHS) - ran[name]) for name in _WAYS
+        Curve(name, LENGTHS, values[name], predicted=len(LENGTHS) - measured[name])
+        for name in _WAYS
     ]
     return Panel(title, "tokens", unit, curves, True, True)
 
 
-def _beside(
+def _table(
     title: str,
     values: Mapping[str, list[float]],
     powers: Mapping[str, float],
-    ran: Mapping[str, int],
+    measured: Mapping[str, int],
     format_value: Callable[[float], str],
 ) -> Table:
-    """The documents' table with what each way takes."""
+    """The source's table of comparisons, with what each way takes."""
     rows = [
         (
             f"{n:,}",
             f"{n * n:,}",
-            *("≈ " * (at >= ran[name]) + format_value(values[name][at]) for name in _WAYS),
+            *(
+                "≈ " * (index >= measured[name]) + format_value(values[name][index])
+                for name in _WAYS
+            ),
         )
         for n in TABLE
-        for at in [LENGTHS.index(n)]
+        for index in [LENGTHS.index(n)]
     ]
     rows.append(("exponent in n", "2", *(f"{powers[name]:.2f}" for name in _WAYS)))
     return Table(("words", "comparisons", *_WAYS), rows, title, right_aligned=True)
@@ -158,7 +168,7 @@ def _seconds(way: Callable[[Tensor, Tensor, Tensor], Tensor], *tensors: Tensor) 
 
 
 def _peak(work: Callable[[], Tensor]) -> float:
-    """Bytes by which the process grows while it works; the counter of Linux, reset before."""
+    """Bytes by which the process grows at its peak, by Linux's counter; NaN elsewhere."""
     gc.collect()
     reset = Path("/proc/self/clear_refs")
     if not reset.exists():

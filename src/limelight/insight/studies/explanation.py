@@ -1,4 +1,4 @@
-"""Weight, value-weighted weight, rollout and gradient against what a cut link changes."""
+"""Weight, value-weighted weight, rollout and gradient against what cutting a link changes."""
 
 from __future__ import annotations
 
@@ -93,22 +93,22 @@ def _sentence(model: torch.nn.Module, text: str, seed: int) -> dict[str, Any]:
     with eval_mode(runner.model), through_the_seam(runner.model), torch.no_grad():
         clean = CleanRun(runner, place, progress=False)
         n = len(runner.inputs)
-        every = Cuts.of(torch.tensor(ALL), ALL, place, torch.arange(n))
-        change = clean.cut(every, "forbid", "").change
-        level = Cuts.of(torch.tensor(ALL), ALL, place, torch.tensor([0]))
-        uniform = float(clean.uniform(level, "").change[0])
+        everywhere = Cuts.of(torch.tensor(ALL), ALL, place, torch.arange(n))
+        change = clean.cut(everywhere, "forbid", "").change
+        all_rows = Cuts.of(torch.tensor(ALL), ALL, place, torch.tensor([0]))
+        uniform = float(clean.uniform(all_rows, "").change[0])
         with intercept(_permuted(seed), runner.model):
             permuted = float(clean.effect(runner.run(runner.rows(1), place)).change[0])
         gradient = gradient_times_input(clean, seed)
     start = torch.zeros(n)
     start[place] = 1.0
     measures = {
-        "weight": _weights(clean, place, valued=False),
-        "value-weighted": _weights(clean, place, valued=True),
+        "weight": _weights(clean, place, by_value=False),
+        "value-weighted": _weights(clean, place, by_value=True),
         "rollout": rolled_out(clean.layers, start),
         "gradient": gradient,
     }
-    # special tokens are where heads rest: they would make every strongest link one that says little
+    # heads rest on special tokens, which would be the strongest key of almost every sentence
     others = torch.tensor([not token.special for token in runner.tokens])
     others[place] = False
     effect = change.cpu()[others]
@@ -125,19 +125,19 @@ def _sentence(model: torch.nn.Module, text: str, seed: int) -> dict[str, Any]:
     }
 
 
-def _weights(clean: CleanRun, place: int, *, valued: bool) -> Tensor:
-    """What the token gives each key, mean over layers and heads; times the value's length."""
+def _weights(clean: CleanRun, place: int, *, by_value: bool) -> Tensor:
+    """The token's weight on each key, mean over layers and heads; by value, times its norm."""
     total = torch.zeros(len(clean.runner.inputs), dtype=torch.float64)
     for seen in clean.layers:
         rows = seen.rows([place])[0, :, 0].double()
-        if valued:
+        if by_value:
             rows = rows * value_norms(seen)[0].double()
         total += rows.mean(0).cpu()
     return total / len(clean.layers)
 
 
 def _permuted(seed: int) -> Interceptor:
-    """Gives each query of each head its own weights in a random order."""
+    """An interceptor that permutes the weights of each query of each head at random."""
     rng = generator_for(seed, 77)
 
     def permute(call: AttentionCall) -> Tensor:

@@ -1,4 +1,4 @@
-"""The figure of a study: a panel a quantity, numbers as lines and things compared as bars."""
+"""The figure of a study: one panel per quantity, with lines over numbers and bars over names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _COLOURS = ("#0b6b66", "#b4500a", "#5b4fa3", "#8a7a16", "#2f6fb0", "#8c3a5f")
 """Distinguishable on light and dark and without colour vision, by lightness and by marker."""
 _MARKS = "osD^vP"
 _LABELLED = 12
-"""Points up to which each has a tick of its own."""
+"""Up to this many points each has a tick of its own."""
 
 
 def draw(panels: Sequence[Panel], claim: str, summary: str) -> Figure:
-    """All panels side by side, under the claim and what became of it."""
+    """All panels side by side, under the claim and its verdict."""
     from limelight.plotting import new_figure
 
     lines = textwrap.wrap(claim, 64 * len(panels))
@@ -34,20 +34,20 @@ def draw(panels: Sequence[Panel], claim: str, summary: str) -> Figure:
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
-    for place, curve in enumerate(panel.curves):
-        colour, mark = _COLOURS[place % len(_COLOURS)], _MARKS[place % len(_MARKS)]
+    for number, curve in enumerate(panel.curves):
+        colour, mark = _COLOURS[number % len(_COLOURS)], _MARKS[number % len(_MARKS)]
         if _named(curve):
             axes.bar(range(len(curve.x)), curve.y, color=colour, width=0.6, label=curve.name)
         elif curve.reference:
             axes.plot(curve.x, curve.y, "--", color=LIGHT.muted, linewidth=2.5, label=curve.name)
         else:
-            small = 4 if len(curve.x) <= _LABELLED else 2
-            ran = len(curve.x) - curve.predicted
-            axes.plot(curve.x[:ran], curve.y[:ran], color=colour, marker=mark, markersize=small,
+            size = 4 if len(curve.x) <= _LABELLED else 2
+            end = len(curve.x) - curve.predicted
+            axes.plot(curve.x[:end], curve.y[:end], color=colour, marker=mark, markersize=size,
                       linewidth=1.6, label=curve.name)  # fmt: skip
-            if curve.predicted:  # from the last point that was measured
-                axes.plot(curve.x[ran - 1 :], curve.y[ran - 1 :], ":", color=colour, marker=mark,
-                          markersize=small, markerfacecolor="none", markevery=slice(1, None),
+            if curve.predicted:  # from the last measured point on
+                axes.plot(curve.x[end - 1 :], curve.y[end - 1 :], ":", color=colour, marker=mark,
+                          markersize=size, markerfacecolor="none", markevery=slice(1, None),
                           linewidth=1.6)  # fmt: skip
     if panel.log_x:
         axes.set_xscale("log", base=2)

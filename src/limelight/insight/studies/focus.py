@@ -1,4 +1,4 @@
-"""Weight on tokens that do not matter as the context grows, and what holds it back."""
+"""Weight on irrelevant tokens as the context grows, and what limits it."""
 
 from __future__ import annotations
 

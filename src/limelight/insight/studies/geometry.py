@@ -80,7 +80,7 @@ def _cosines(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
-    """Spearman's, within rows, on average."""
+    """Spearman's ρ within rows, averaged over them."""
     ranks = [x.argsort(-1).argsort(-1).double() for x in (a, b)]
     centred = [rank - rank.mean(-1, keepdim=True) for rank in ranks]
     products = (centred[0] * centred[1]).sum(-1)

@@ -17,7 +17,7 @@ STEPS = 500
 def run(seed: int = 0) -> Study:
     """The last token must give the first word and the word before it, and not mix them up."""
     layers = {heads: Attention(WIDTH, heads=heads) for heads in HEADS}
-    learned = [_learned(layers[heads], seed) for heads in HEADS]
+    accuracies = [_trained_accuracy(layers[heads], seed) for heads in HEADS]
     sizes = {parameters(layer) for layer in layers.values()}
     return Study(
         name="heads",
@@ -27,22 +27,22 @@ def run(seed: int = 0) -> Study:
         f"before) with 1, 2 and 4 heads of equal parameters after {STEPS} steps",
         checks=(
             at_most("distinct parameter counts", float(len(sizes)), 1.0),
-            at_least("accuracy with 4 heads", learned[-1], 0.9),
-            at_least("accuracy gained over one head", learned[-1] - learned[0], 0.2),
+            at_least("accuracy with 4 heads", accuracies[-1], 0.9),
+            at_least("accuracy gained over one head", accuracies[-1] - accuracies[0], 0.2),
         ),
         panels=(
             Panel(
                 "two relations at once",
                 "heads",
                 "accuracy",
-                [Curve("accuracy", [str(h) for h in HEADS], learned)],
+                [Curve("accuracy", [str(h) for h in HEADS], accuracies)],
             ),
         ),
         seed=seed,
     )
 
 
-def _learned(attention: Attention, seed: int) -> float:
+def _trained_accuracy(attention: Attention, seed: int) -> float:
     seeded(seed, 10)
     for parameter in attention.parameters():
         if parameter.ndim > 1:

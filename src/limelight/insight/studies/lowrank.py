@@ -16,11 +16,12 @@ STEPS = 300
 
 def run(seed: int = 0) -> Study:
     """The last token must give the word before it; its value map has rank 1 up to full."""
-    learned = [_learned(rank, seed) for rank in RANKS]
+    accuracies = [_trained_accuracy(rank, seed) for rank in RANKS]
     full = WIDTH * WIDTH
     counts = [full if rank is None else 2 * WIDTH * rank for rank in RANKS]
-    enough = next(place for place, value in enumerate(learned) if value >= learned[-1] - 0.02)
-    names = [WIDTH if rank is None else rank for rank in RANKS]
+    least = accuracies[-1] - 0.02
+    smallest = next(index for index, value in enumerate(accuracies) if value >= least)
+    ranks = [WIDTH if rank is None else rank for rank in RANKS]
     return Study(
         name="lowrank",
         claim="values can be mapped down to a smaller space and up again: fewer parameters for the "
@@ -29,22 +30,22 @@ def run(seed: int = 0) -> Study:
         measured=f"accuracy of naming the word before, 1 of {WORDS}, width {WIDTH}, by the rank of "
         f"the value map after {STEPS} steps",
         checks=(
-            at_least("accuracy with the full value map", learned[-1], 0.9),
+            at_least("accuracy with the full value map", accuracies[-1], 0.9),
             at_most(
                 "parameters of the smallest map within 0.02 of it / of the full one",
-                counts[enough] / full,
+                counts[smallest] / full,
                 0.5,
             ),
         ),
         panels=(
-            Panel("quality", "rank", "accuracy", [Curve("accuracy", names, learned)], True),
+            Panel("quality", "rank", "accuracy", [Curve("accuracy", ranks, accuracies)], True),
             Panel(
                 "parameters of the value map",
                 "rank",
                 "numbers",
                 [
-                    Curve("V_down and V_up", names, counts),
-                    Curve("full", names, [full] * len(names), reference=True),
+                    Curve("V_down and V_up", ranks, counts),
+                    Curve("full", ranks, [full] * len(ranks), reference=True),
                 ],
                 True,
             ),
@@ -53,7 +54,7 @@ def run(seed: int = 0) -> Study:
     )
 
 
-def _learned(rank: int | None, seed: int) -> float:
+def _trained_accuracy(rank: int | None, seed: int) -> float:
     seeded(seed, 11)
     attention = Attention(WIDTH, heads=1, value_rank=rank, bias="none")
     model = SmallModel(WORDS, (WORDS,), attention)

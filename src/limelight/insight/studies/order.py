@@ -1,4 +1,4 @@
-"""Without positions attention does not know order; each way of telling it breaks the symmetry."""
+"""Without positions attention does not know order; each way to encode them breaks the symmetry."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def run(seed: int = 0) -> Study:
     moved = {
         name: _moved(options, seed, added=name == "sinusoidal") for name, options in ways.items()
     }
-    learned = {name: _learned(name, options, seed) for name, options in ways.items()}
-    telling = [name for name in ways if name != "none"]
-    able = ("sinusoidal", "rotary", "relative bias", "causal mask")
+    accuracies = {name: _trained_accuracy(name, options, seed) for name, options in ways.items()}
+    with_positions = [name for name in ways if name != "none"]
+    with_direction = ("sinusoidal", "rotary", "relative bias", "causal mask")
     return Study(
         name="order",
         claim="attention treats tokens as an unordered set: positional encoding is needed.",
@@ -39,11 +39,13 @@ def run(seed: int = 0) -> Study:
         + ", ".join(ways),
         checks=(
             at_most("without positions: movement beyond the permutation", moved["none"], 1e-9),
-            at_least("with positions: least movement", min(moved[name] for name in telling), 1e-3),
-            at_most("without positions: accuracy (chance 0.5)", learned["none"], 0.6),
+            at_least(
+                "with positions: least movement", min(moved[name] for name in with_positions), 1e-3
+            ),
+            at_most("without positions: accuracy (chance 0.5)", accuracies["none"], 0.6),
             at_least(
                 "with positions that know direction: least accuracy",
-                min(learned[name] for name in able),
+                min(accuracies[name] for name in with_direction),
                 0.9,
             ),
         ),
@@ -59,22 +61,23 @@ def run(seed: int = 0) -> Study:
                 "which word comes first?",
                 "positions",
                 "accuracy",
-                [Curve("accuracy", list(ways), list(learned.values()))],
+                [Curve("accuracy", list(ways), list(accuracies.values()))],
             ),
         ),
         seed=seed,
         notes="ALiBi without a causal mask encodes distance but not direction: a reversed text has "
-        f"the same scores, so accuracy stays near chance ({learned['ALiBi']:.2f}).",
-        details={"moved": moved, "accuracy": learned},
+        f"the same scores, so accuracy stays near chance ({accuracies['ALiBi']:.2f}).",
+        details={"moved": moved, "accuracy": accuracies},
     )
 
 
 Options = Callable[[int], dict[str, Any]]
+"""Arguments of the layer's call, given the number of tokens."""
 
 
 def _ways() -> dict[str, Options]:
     rotary = Rotary(WIDTH // HEADS)
-    # a table of biases that is not learned here: each distance and direction has its own
+    # a fixed random table of biases, one for each distance and direction
     relative = RelativeBias(heads=HEADS)
     for parameter in relative.parameters():
         torch.nn.init.normal_(parameter, generator=generator_for(5), std=2.0)
@@ -90,21 +93,22 @@ def _ways() -> dict[str, Options]:
 
 @torch.no_grad()
 def _moved(options: Options, seed: int, *, added: bool) -> float:
-    """How far outputs are from being the same rows in another order, relative to their size."""
+    """How far permuted tokens move outputs beyond the permutation, relative to their norm."""
     seeded(seed, 3)
     layer = Attention(WIDTH, heads=HEADS).double().eval()
     x = torch.randn(1, TOKENS, WIDTH, generator=generator_for(seed, 4), dtype=torch.float64)
     order = torch.randperm(TOKENS, generator=generator_for(seed, 5))
-    places = sinusoidal(torch.arange(TOKENS), WIDTH).double() if added else 0.0
-    more = {
+    positions = sinusoidal(torch.arange(TOKENS), WIDTH).double() if added else 0.0
+    arguments = {
         name: value.double() if isinstance(value, Tensor) else value
         for name, value in options(TOKENS).items()
     }
-    straight, permuted = layer(x + places, **more), layer(x[:, order] + places, **more)
-    return float((permuted - straight[:, order]).norm() / straight.norm())
+    plain = layer(x + positions, **arguments)
+    permuted = layer(x[:, order] + positions, **arguments)
+    return float((permuted - plain[:, order]).norm() / plain.norm())
 
 
-def _learned(name: str, options: Options, seed: int) -> float:
+def _trained_accuracy(name: str, options: Options, seed: int) -> float:
     seeded(seed, 6)
     attention = Attention(WIDTH, heads=HEADS)
 

@@ -1,4 +1,4 @@
-"""Steps and time for n tokens: an LSTM, which goes one by one, and attention, which does not."""
+"""Steps and time for n tokens: an LSTM, which takes them one by one, and attention, at once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,26 +24,7 @@ _SHORT, _LONG = 256, 2048
 
 def run(seed: int = 0) -> Study:
     """One layer each: the operations that wait for one another, and the time of a training step."""
-    seeded(seed, 1)
-    lstm, attention = nn.LSTM(WIDTH, WIDTH, batch_first=True), Attention(WIDTH, heads=HEADS)
-    written_out = unrolled(lstm)
-    steps: dict[str, list[int]] = {"LSTM": [], "attention": []}
-    times: dict[str, list[float]] = {"LSTM": [], "attention": []}
-    ratios: list[tuple[float, tuple[float, float]]] = []
-    with one_thread():
-        for n in LENGTHS:
-            x = torch.randn(1, n, WIDTH)
-            steps["LSTM"].append(longest_chain(written_out(x)))
-            steps["attention"].append(longest_chain(attention(x)))
-            ways: dict[str, Callable[[], object]] = {
-                "LSTM": lambda x=x: lstm(x)[0].sum().backward(),
-                "attention": lambda x=x: attention(x).sum().backward(),
-            }
-            rounds = in_turns(ways, ROUNDS)
-            for name, seconds in rounds.items():
-                times[name].append(median(seconds))
-            pairs = zip(rounds["LSTM"], rounds["attention"], strict=True)
-            ratios.append(median_interval([a / b for a, b in pairs]))
+    steps, times, ratios = _measure(seed)
     short, long = (ratios[LENGTHS.index(n)] for n in (_SHORT, _LONG))
     per_token = {
         name: [1e6 * seconds / n for seconds, n in zip(values, LENGTHS, strict=True)]
@@ -94,8 +75,41 @@ def run(seed: int = 0) -> Study:
     )
 
 
+class _Measured(NamedTuple):
+    """Numbers by layer, or one for both, at each length."""
+
+    steps: dict[str, list[int]]
+    """the longest chain of operations"""
+    times: dict[str, list[float]]
+    """seconds of a training step, median over the rounds"""
+    ratios: list[tuple[float, tuple[float, float]]]
+    """LSTM time / attention time: the median over the rounds, and its interval"""
+
+
+def _measure(seed: int) -> _Measured:
+    seeded(seed, 1)
+    lstm, attention = nn.LSTM(WIDTH, WIDTH, batch_first=True), Attention(WIDTH, heads=HEADS)
+    unrolled_lstm = unrolled(lstm)
+    measured = _Measured({"LSTM": [], "attention": []}, {"LSTM": [], "attention": []}, [])
+    with one_thread():
+        for n in LENGTHS:
+            x = torch.randn(1, n, WIDTH)
+            measured.steps["LSTM"].append(longest_chain(unrolled_lstm(x)))
+            measured.steps["attention"].append(longest_chain(attention(x)))
+            ways: dict[str, Callable[[], object]] = {
+                "LSTM": lambda x=x: lstm(x)[0].sum().backward(),
+                "attention": lambda x=x: attention(x).sum().backward(),
+            }
+            rounds = in_turns(ways, ROUNDS)
+            for name, seconds in rounds.items():
+                measured.times[name].append(median(seconds))
+            pairs = zip(rounds["LSTM"], rounds["attention"], strict=True)
+            measured.ratios.append(median_interval([a / b for a, b in pairs]))
+    return measured
+
+
 def unrolled(lstm: nn.LSTM) -> Callable[[Tensor], Tensor]:
-    """The same layer, `1 n d` to `1 n d`, with each of its steps written out.
+    """The same layer, `1 n d` to `1 n d`, as separate operations for each token.
 
     >>> lstm, x = nn.LSTM(4, 4, batch_first=True), torch.ones(1, 5, 4)
     >>> torch.allclose(unrolled(lstm)(x), lstm(x)[0], atol=1e-6)
@@ -103,23 +117,23 @@ def unrolled(lstm: nn.LSTM) -> Callable[[Tensor], Tensor]:
     """
     [[from_input, from_hidden, input_bias, hidden_bias]] = lstm.all_weights
 
-    def walk(x: Tensor) -> Tensor:
+    def forward(x: Tensor) -> Tensor:
         projected = nn.functional.linear(x, from_input, input_bias)
         hidden = cell = x.new_zeros(len(x), lstm.hidden_size)
         outputs: list[Tensor] = []
         for step_input in projected.unbind(1):
             gates = step_input + nn.functional.linear(hidden, from_hidden, hidden_bias)
-            enter, keep, new, leave = gates.chunk(4, dim=-1)
-            cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
-            hidden = leave.sigmoid() * cell.tanh()
+            input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
+            cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
+            hidden = output_gate.sigmoid() * cell.tanh()
             outputs.append(hidden)
         return torch.stack(outputs, dim=1)
 
-    return walk
+    return forward
 
 
 def longest_chain(output: Tensor) -> int:
-    """How many operations, each of which needs what the one before gave, lead to an output.
+    """The length of the longest chain of dependent operations that lead to an output.
 
     >>> x = torch.ones(3, requires_grad=True)
     >>> longest_chain((x * 2 + x * 3).exp())
@@ -133,21 +147,21 @@ def longest_chain(output: Tensor) -> int:
             waiting.pop()
             continue
         assert node is not None
-        before = [each for each, _ in node.next_functions if each is not None]
-        unknown = [each for each in before if each not in depth]
+        inputs = [function for function, _ in node.next_functions if function is not None]
+        unknown = [function for function in inputs if function not in depth]
         waiting.extend(unknown)
         if not unknown:
-            leaf = not before  # where a tensor's gradient is gathered: no operation
-            depth[node] = 0 if leaf else 1 + max(depth[each] for each in before)
+            leaf = not inputs  # accumulates the gradient of a tensor: not an operation
+            depth[node] = 0 if leaf else 1 + max(depth[function] for function in inputs)
             waiting.pop()
     return depth[output.grad_fn]
 
 
 def _notes(steps: dict[str, list[int]], ratios: Sequence[float]) -> str:
-    passing = _crossing(ratios)
+    crossing = _crossing(ratios)
     even = "within these lengths neither overtakes the other"
-    if passing is not None:
-        even = f"here the two take the same time at about {passing:,.0f} tokens"
+    if crossing is not None:
+        even = f"here the two take the same time at about {crossing:,.0f} tokens"
     return (
         f"For {LENGTHS[-1]:,} tokens the LSTM's chain is {steps['LSTM'][-1]:,} operations long, "
         f"attention's {steps['attention'][-1]}: with unlimited parallel hardware, that is how long "
@@ -159,7 +173,7 @@ def _notes(steps: dict[str, list[int]], ratios: Sequence[float]) -> str:
 
 
 def _crossing(ratios: Sequence[float]) -> float | None:
-    """The length at which the ratio falls through 1, on the line between two lengths, in logs."""
+    """The length at which the ratio falls below 1, by linear interpolation of logarithms."""
     points = list(zip(LENGTHS, ratios, strict=True))
     for (n, above), (m, under) in pairwise(points):
         if above >= 1.0 > under:

@@ -18,7 +18,7 @@ STEPS = 150
 
 
 class _Recurrent(nn.Module):
-    """A recurrent network over embedded tokens; every output is given."""
+    """A recurrent network over embedded tokens; gives the output of every token."""
 
     def __init__(self, kind: type[nn.RNN] | type[nn.LSTM]) -> None:
         super().__init__()
@@ -36,20 +36,20 @@ class _Attending(nn.Module):
         self.attention = Attention(WIDTH, heads=4)
 
     def forward(self, x: Tensor) -> Tensor:
-        places = sinusoidal(torch.arange(x.shape[1]), WIDTH)
-        return self.attention(x + places)
+        positions = sinusoidal(torch.arange(x.shape[1]), WIDTH)
+        return self.attention(x + positions)
 
 
 class _Agreement(nn.Module):
-    """Guesses at the last token whether the first one was singular or plural."""
+    """Predicts from the last token's output whether the first token is singular or plural."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.embedding, self.body = nn.Embedding(FILLERS + 3, WIDTH), body
-        self.guess = nn.Linear(WIDTH, 2)
+        self.classifier = nn.Linear(WIDTH, 2)
 
     def forward(self, tokens: Tensor) -> list[Tensor]:
-        return [self.guess(self.body(self.embedding(tokens))[:, -1])]
+        return [self.classifier(self.body(self.embedding(tokens))[:, -1])]
 
 
 def _body(kind: str, seed: int) -> nn.Module:
@@ -63,9 +63,11 @@ KINDS = ("RNN", "LSTM", "attention")
 
 
 def run(seed: int = 0) -> Study:
-    """Gradients at the start, and accuracy after training at each distance."""
+    """Gradients before training, and accuracy after training at each distance."""
     gradients = {kind: _gradients(_body(kind, seed), seed) for kind in KINDS}
-    learned = {kind: [_learned(kind, distance, seed) for distance in DISTANCES] for kind in KINDS}
+    accuracies = {
+        kind: [_trained_accuracy(kind, distance, seed) for distance in DISTANCES] for kind in KINDS
+    }
     relative = {kind: values[-1] / values[0] for kind, values in gradients.items()}
     return Study(
         name="reach",
@@ -81,9 +83,11 @@ def run(seed: int = 0) -> Study:
                 "attention: gradient 127 steps back / 1 step back", relative["attention"], 0.1
             ),
             at_least(
-                f"attention: accuracy at distance {DISTANCES[-1]}", learned["attention"][-1], 0.95
+                f"attention: accuracy at distance {DISTANCES[-1]}",
+                accuracies["attention"][-1],
+                0.95,
             ),
-            at_most(f"RNN: accuracy at distance {DISTANCES[-1]}", learned["RNN"][-1], 0.7),
+            at_most(f"RNN: accuracy at distance {DISTANCES[-1]}", accuracies["RNN"][-1], 0.7),
         ),
         panels=(
             Panel(
@@ -98,11 +102,11 @@ def run(seed: int = 0) -> Study:
                 "agreement over distance",
                 "tokens between",
                 "accuracy",
-                [Curve(kind, DISTANCES, learned[kind]) for kind in KINDS],
+                [Curve(kind, DISTANCES, accuracies[kind]) for kind in KINDS],
             ),
         ),
         seed=seed,
-        details={"gradients": gradients, "accuracy": learned},
+        details={"gradients": gradients, "accuracy": accuracies},
     )
 
 
@@ -110,13 +114,12 @@ def _gradients(body: nn.Module, seed: int) -> list[float]:
     x = torch.randn(16, 128, WIDTH, generator=generator_for(seed, 9), requires_grad=True)
     body(x)[:, -1].norm(dim=-1).sum().backward()
     assert x.grad is not None
-    sizes = x.grad.norm(dim=-1).mean(0)
-    return [max(float(sizes[-1 - back]), 1e-30) for back in BACK]
+    norms = x.grad.norm(dim=-1).mean(0)
+    return [max(float(norms[-1 - back]), 1e-30) for back in BACK]
 
 
-def _learned(kind: str, distance: int, seed: int) -> float:
-    body = _body(kind, seed)
-    model = _Agreement(body)
+def _trained_accuracy(kind: str, distance: int, seed: int) -> float:
+    model = _Agreement(_body(kind, seed))
 
     def batch(rng: torch.Generator, size: int) -> tuple[Tensor, Tensor]:
         subject = torch.randint(2, (size, 1), generator=rng)

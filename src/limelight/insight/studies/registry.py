@@ -1,4 +1,4 @@
-"""Where the studies are listed, and the one way to run them."""
+"""The list of studies, and the function that runs one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def study(name: str, *, seed: int = 0) -> Study:
 
     Args:
         name: one of `STUDIES`.
-        seed: the same seed gives the same numbers, but for those that are times.
+        seed: the same seed gives the same numbers, except for times.
 
     >>> study("roles").verdict
     'holds'

@@ -1,4 +1,4 @@
-"""W_q = W_k against separate matrices: symmetry, and whom a token matches best."""
+"""W_q = W_k against separate matrices: symmetry, and which token a token matches best."""
 
 from __future__ import annotations
 

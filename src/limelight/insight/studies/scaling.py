@@ -18,11 +18,7 @@ def run(seed: int = 0) -> Study:
     """Random queries and keys of unit variance, 512 queries against 64 keys at each size."""
     numbers = {size: _measure(size, seed) for size in SIZES}
     variances = [numbers[size]["variance"] for size in SIZES]
-    last, rows = numbers[SIZES[-1]], list(numbers.values())
-
-    def curve(name: str, key: str) -> Curve:
-        return Curve(name, SIZES, [row[key] for row in rows])
-
+    last = numbers[SIZES[-1]]
     return Study(
         name="scaling",
         claim="Var(q·k) = d, so without 1/√d softmax saturates and its gradient dies; "
@@ -47,37 +43,47 @@ def run(seed: int = 0) -> Study:
                 0.1,
             ),
         ),
-        panels=(
-            Panel(
-                "variance of q·k",
-                "d",
-                "variance",
-                [Curve("d", SIZES, SIZES, reference=True), curve("q·k", "variance")],
-                True,
-                True,
-            ),
-            Panel(
-                "entropy of the weights",
-                "d",
-                "share of log 64",
-                [curve("with 1/√d", "entropy, scaled"), curve("without", "entropy, plain")],
-                True,
-            ),
-            Panel(
-                "gradient of softmax",
-                "d",
-                "median ‖∂A/∂S‖",
-                [curve("with 1/√d", "gradient, scaled"), curve("without", "gradient, plain")],
-                True,
-                True,
-            ),
-        ),
+        panels=_panels(numbers),
         seed=seed,
         details={"numbers": numbers},
     )
 
 
+def _panels(numbers: dict[int, dict[str, float]]) -> tuple[Panel, ...]:
+    """Variance, entropy and gradient by the size of a head."""
+
+    def curve(name: str, key: str) -> Curve:
+        return Curve(name, SIZES, [numbers[size][key] for size in SIZES])
+
+    return (
+        Panel(
+            "variance of q·k",
+            "d",
+            "variance",
+            [Curve("d", SIZES, SIZES, reference=True), curve("q·k", "variance")],
+            True,
+            True,
+        ),
+        Panel(
+            "entropy of the weights",
+            "d",
+            "share of log 64",
+            [curve("with 1/√d", "entropy, scaled"), curve("without", "entropy, plain")],
+            True,
+        ),
+        Panel(
+            "gradient of softmax",
+            "d",
+            "median ‖∂A/∂S‖",
+            [curve("with 1/√d", "gradient, scaled"), curve("without", "gradient, plain")],
+            True,
+            True,
+        ),
+    )
+
+
 def _measure(size: int, seed: int) -> dict[str, float]:
+    """The numbers of one size: the variance of q·k, and softmax with and without scaling."""
     rng = generator_for(seed, size)
     query = torch.randn(512, size, generator=rng, dtype=torch.float64)
     key = torch.randn(KEYS, size, generator=rng, dtype=torch.float64)
@@ -94,7 +100,7 @@ def _measure(size: int, seed: int) -> dict[str, float]:
 
 
 def _entropy(scores: Tensor) -> float:
-    """Of the weights, on average, as a share of the most it can be."""
+    """The mean entropy of the weights, as a share of its maximum."""
     logs = torch.log_softmax(scores, -1)
     return float(-(logs.exp() * logs).sum(-1).mean() / math.log(scores.shape[-1]))
 

@@ -26,11 +26,11 @@ class Check:
     bound: float
     kind: Literal["at least", "at most"]
     interval: tuple[float, float] | None = None
-    """of the median over the rounds of this run, for times; another run may lie outside it"""
+    """of times: that of the median over the rounds of this run; another run may lie outside it"""
 
     @property
     def holds(self) -> bool:
-        """Whether the bound is kept, by all of the interval; a number that is none keeps none."""
+        """Whether the bound is kept, by the whole interval; NaN keeps no bound."""
         low, high = self.interval or (self.measured, self.measured)
         return low >= self.bound if self.kind == "at least" else high <= self.bound
 
@@ -71,12 +71,12 @@ class Curve:
 
     name: str
     x: Sequence[int | float] | Sequence[str]
-    """numbers, or names of what is compared: these make bars"""
+    """numbers, drawn as a line, or names of what is compared, drawn as bars"""
     y: Sequence[int | float]
     reference: bool = False
-    """whether it is what the others are compared with, rather than measured"""
+    """whether it is a reference for the others rather than measured"""
     predicted: int = 0
-    """how many of the last points follow from the others and were not measured"""
+    """how many of the last points are extrapolated from the others"""
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,16 @@ class Panel:
 
 @dataclass(frozen=True)
 class Study(Result):
-    """A claim of the documents, measured.
+    """A textbook claim about attention, measured.
 
-    The verdict is computed: it "holds" where every check keeps its bound, "does not" where none
-    does, and "holds partly" otherwise.
+    The verdict is computed from the checks: "holds" where every check keeps its bound, "does not"
+    where none does, and "holds partly" otherwise.
     """
 
     name: str
     claim: str
     source: str
-    """which of the documents makes the claim"""
+    """where the claim is made"""
     measured: str
     """what was measured, in a sentence"""
     checks: tuple[Check, ...]
@@ -110,12 +110,12 @@ class Study(Result):
     seed: int = 0
     notes: str = ""
     tables: tuple[Table, ...] = ()
-    """what else is to be read beside the checks"""
+    """printed after the checks"""
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def verdict(self) -> Verdict:
-        """What the checks say together."""
+        """The outcome of all checks."""
         kept = sum(check.holds for check in self.checks)
         if kept == len(self.checks):
             return "holds"
@@ -140,7 +140,7 @@ class Study(Result):
         )
 
     def figure(self) -> Figure:
-        """The curves that were measured, under the claim and its verdict."""
+        """The measured curves, under the claim and its verdict."""
         from limelight.insight.studies.figure import draw
 
         return draw(self.panels, self.claim, self._summary)
@@ -158,7 +158,7 @@ class Study(Result):
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """The verdict, the claim and where it is made, the checks, and what to bear in mind."""
+        """The verdict, the claim and where it is made, the checks, the tables and the notes."""
         from rich.padding import Padding
         from rich.table import Table as Grid
         from rich.text import Text

@@ -1,4 +1,4 @@
-"""Times that compare on a busy machine: processor time on one thread, in interleaved rounds."""
+"""Times that are comparable on a busy machine: processor time on one thread, interleaved rounds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statistics import median
 import torch
 
 WARM = 2
-"""Rounds that are not counted: memory is taken and code is read for the first time."""
+"""Warm-up rounds, which are not counted: they allocate memory and load code."""
 
 
 @contextmanager
 def one_thread() -> Generator[None]:
-    """Within the block, torch and the kernels use one thread, so that nothing waits for another."""
+    """Within the block, torch and the kernels use one thread, so that none waits for another."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -25,10 +25,10 @@ def one_thread() -> Generator[None]:
 
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Processor seconds of each way in each round; all ways run once a round, one after another.
+    """Processor seconds of each way in each round; every way runs once per round, in turn.
 
-    The processor's time stands still while other programs run, and what slows the machine for a
-    while slows all ways alike, so their ratio within a round stays.
+    Processor time does not advance while other programs run, and whatever slows the machine for a
+    while slows all ways alike, so their ratio within a round is stable.
 
     >>> sorted(in_turns({"sum": lambda: sum(range(99)), "nothing": lambda: None}, 3))
     ['nothing', 'sum']
@@ -38,24 +38,24 @@ def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str,
         for name, way in ways.items():
             start = time.process_time()
             way()
-            took = time.process_time() - start
+            elapsed = time.process_time() - start
             if turn >= WARM:
-                seconds[name].append(took)
+                seconds[name].append(elapsed)
     return seconds
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The median, and between which of the values it lies with 95 % confidence or more.
+    """The median, and the two values between which it lies with at least 95 % confidence.
 
-    The interval of the sign test: of r values, the k-th smallest to the k-th largest, where
-    fewer than k of r throws of a coin are heads in at most 2.5 % of cases. It assumes nothing of
-    how the values are spread.
+    The interval of the sign test: of r values, the k-th smallest to the k-th largest, where fewer
+    than k of r coin flips are heads with a probability of at most 2.5 %. It assumes nothing about
+    the distribution of the values.
 
     >>> median_interval([float(value) for value in range(1, 16)])
     (8.0, (4.0, 12.0))
     """
     ordered, count = sorted(values), len(values)
-    ways, below, k = 1, 1, 0  # of choosing k of them; of choosing fewer than k + 1
+    ways, below, k = 1, 1, 0  # ways of choosing k values; of choosing at most k
     while below / 2**count <= 0.025:
         k += 1
         ways = ways * (count - k + 1) // k

@@ -13,19 +13,19 @@ from limelight.layers.positions import sinusoidal
 from limelight.rng import generator_for
 
 BatchSampler = Callable[[torch.Generator, int], tuple[Tensor, Tensor]]
-"""Draws so many inputs `b n` and their targets `b` or `b t`."""
+"""Draws b inputs `b n` and their targets, `b` or `b t`."""
 
 
 class SmallModel(nn.Module):
-    """Tokens, one attention layer with a residual, and a guess from the last token.
+    """An embedding, one attention layer, and a linear classifier on the last token's output.
 
     Args:
         vocabulary: how many tokens there are.
         classes: for each target, how many classes.
         attention: the layer.
         positions: whether sinusoidal positions are added.
-        pool: guess from the mean of all tokens, not from the last.
-        options: what else the layer is called with, by the number of tokens.
+        pool: classify the mean of all tokens, with a residual connection and ReLU, instead.
+        options: further arguments of the layer's call, given the number of tokens.
     """
 
     def __init__(
@@ -42,27 +42,27 @@ class SmallModel(nn.Module):
         self.embedding = nn.Embedding(vocabulary, attention.width)
         self.attention, self.positions, self.pool = attention, positions, pool
         self.options = options
-        self.guesses = nn.ModuleList(nn.Linear(attention.width, count) for count in classes)
+        self.classifiers = nn.ModuleList(nn.Linear(attention.width, count) for count in classes)
 
     def forward(self, tokens: Tensor) -> list[Tensor]:
         x = self.embedding(tokens)
         n = tokens.shape[1]
         if self.positions:
             x = x + sinusoidal(torch.arange(n), x.shape[-1])
-        more = {} if self.options is None else self.options(n)
-        y = self.attention(x, **more)  # pyright: ignore[reportArgumentType]
-        last = torch.relu(x + y).mean(1) if self.pool else y[:, -1]
-        return [guess(last) for guess in self.guesses]
+        options = {} if self.options is None else self.options(n)
+        y = self.attention(x, **options)  # pyright: ignore[reportArgumentType]
+        features = torch.relu(x + y).mean(1) if self.pool else y[:, -1]
+        return [classifier(features) for classifier in self.classifiers]
 
 
 def seeded(seed: int, *numbers: int) -> None:
-    """Weights made after this call are those of these numbers."""
+    """Seed torch's global generator, which initialises weights, from these numbers."""
     torch.manual_seed(int(torch.randint(2**31, (), generator=generator_for(seed, *numbers))))
 
 
 def train(model: nn.Module, batch: BatchSampler, *, steps: int, seed: int, size: int = 64,
           rate: float = 3e-3) -> None:  # fmt: skip
-    """Steps of Adam on fresh batches, the rate falling to nothing."""
+    """Train by Adam on fresh batches, with a learning rate that decays to 0."""
     rng = generator_for(seed, 1)
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
@@ -76,22 +76,22 @@ def train(model: nn.Module, batch: BatchSampler, *, steps: int, seed: int, size:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batch: BatchSampler, *, seed: int, size: int = 1024) -> float:
-    """The share of fresh inputs for which every target is guessed."""
+    """The share of fresh inputs for which every target is predicted."""
     inputs, targets = batch(generator_for(seed, 2), size)
     right = torch.ones(size, dtype=torch.bool)
-    for guess, target in zip(model(inputs), _columns(targets), strict=True):
-        right &= guess.argmax(-1) == target
+    for logits, target in zip(model(inputs), _columns(targets), strict=True):
+        right &= logits.argmax(-1) == target
     return float(right.float().mean())
 
 
 def parameters(module: nn.Module) -> int:
-    """How many numbers a module learns."""
+    """How many parameters a module has."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _loss(guesses: list[Tensor], targets: Tensor) -> Tensor:
-    losses = [F.cross_entropy(g, t) for g, t in zip(guesses, _columns(targets), strict=True)]
-    return torch.stack(losses).sum()
+def _loss(outputs: list[Tensor], targets: Tensor) -> Tensor:
+    pairs = zip(outputs, _columns(targets), strict=True)
+    return torch.stack([F.cross_entropy(logits, target) for logits, target in pairs]).sum()
 
 
 def _columns(targets: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""What a separate W_v is for: to be found by one thing and give another."""
+"""What a separate W_v is for: a token is found by one thing and gives another."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class _Tied(Attention):
 def run(seed: int = 0) -> Study:
     """Pairs of a name and a payload; given a name, the model must return its payload."""
     separate = [
-        _learned(Attention(WIDTH, heads=1, head_size=size, bias="none"), size, seed)
+        _trained_accuracy(Attention(WIDTH, heads=1, head_size=size, bias="none"), size, seed)
         for size in SIZES
     ]
-    tied = [_learned(_Tied(size), size, seed) for size in SIZES]
+    tied = [_trained_accuracy(_Tied(size), size, seed) for size in SIZES]
     small = SIZES.index(4)
     return Study(
         name="value",
@@ -63,17 +63,17 @@ def run(seed: int = 0) -> Study:
     )
 
 
-def _learned(attention: Attention, size: int, seed: int) -> float:
+def _trained_accuracy(attention: Attention, size: int, seed: int) -> float:
     seeded(seed, size)
     for parameter in attention.parameters():
         nn.init.normal_(parameter, std=WIDTH**-0.5)
     model = SmallModel(KEYS * PAYLOADS + KEYS, (PAYLOADS,), attention, positions=False)
     names = torch.randn(KEYS, WIDTH // 2)
     payloads = torch.randn(PAYLOADS, WIDTH // 2)
-    # a token of a pair is its name beside its payload; the query token is a name alone
-    table = torch.cat([names.repeat_interleave(PAYLOADS, 0), payloads.repeat(KEYS, 1)], 1)
-    asking = torch.cat([names, torch.zeros_like(names)], 1)
-    model.embedding.weight.data = torch.cat([table, asking])
+    # a token of a pair holds its name and its payload; the query token holds a name alone
+    pairs = torch.cat([names.repeat_interleave(PAYLOADS, 0), payloads.repeat(KEYS, 1)], 1)
+    queries = torch.cat([names, torch.zeros_like(names)], 1)
+    model.embedding.weight.data = torch.cat([pairs, queries])
     model.embedding.weight.requires_grad_(False)
     train(model, _batch, steps=STEPS, seed=seed)
     return accuracy(model, _batch, seed=seed)
