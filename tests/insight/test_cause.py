@@ -1,4 +1,4 @@
-"""What links cause: equal to cuts made by hand, the same on every kind of model, repeatable."""
+"""`cause`: effects equal those of cutting by hand, on every kind of model, and are repeatable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from limelight.insight.cause import Cause
 from limelight.insight.head_measures import key_sums
 from limelight.insight.interventions import ALL, CleanRun, Cuts
 from limelight.insight.rank_correlation import DRAWS, correlations, spearman
-from limelight.insight.rollout import Rollout, weighed
+from limelight.insight.rollout import Rollout, row_times_weights
 from limelight.insight.runner import runner_for
 from limelight.rng import generator_for
 
@@ -36,11 +36,11 @@ def minilm() -> ll.Encoder:
 
 
 @pytest.fixture(scope="module")
-def found(minilm: ll.Encoder) -> Cause:
+def result(minilm: ll.Encoder) -> Cause:
     return ll.cause(minilm, TEXT, "it", controls=6)
 
 
-def small(seed: int = 0) -> ll.Decoder:
+def small_decoder(seed: int = 0) -> ll.Decoder:
     torch.manual_seed(seed)
     config = ll.Config.llama(vocabulary=60, width=32, layers=3, heads=4, kv_heads=2)
     model = ll.Decoder(config).eval()
@@ -49,34 +49,34 @@ def small(seed: int = 0) -> ll.Decoder:
     return model
 
 
-def test_each_change_is_that_of_a_cut_made_by_hand(minilm: ll.Encoder, found: Cause) -> None:
+def test_each_change_equals_that_of_cutting_by_hand(minilm: ll.Encoder, result: Cause) -> None:
     assert minilm.tokens is not None
     ids = torch.tensor([minilm.tokens.encode(TEXT).ids])
     with torch.no_grad():
-        before = minilm(ids)[0, found.token].double()
-    for how, effect in (("forbid", found.forbid), ("zero", found.zero)):
+        before = minilm(ids)[0, result.token].double()
+    for how, effect in (("forbid", result.forbid), ("zero", result.zero)):
         for layer, head, key in [(0, 2, 4), (3, 1, 2), (5, 11, 2)]:
-            link = ll.Link(layer, head, found.token, key)
+            link = ll.Link(layer, head, result.token, key)
             with torch.no_grad(), ll.cutting(minilm, [link], how):  # pyright: ignore
-                after = minilm(ids)[0, found.token].double()
+                after = minilm(ids)[0, result.token].double()
             change = 1 - torch.cosine_similarity(before, after, dim=0)
             assert float(effect.change[layer, head, key]) == pytest.approx(float(change), abs=1e-6)
-    every = [ll.Link(layer, head, found.token, 2) for layer in range(6) for head in range(12)]
+    every = [ll.Link(layer, head, result.token, 2) for layer in range(6) for head in range(12)]
     with torch.no_grad(), ll.cutting(minilm, every):
-        after = minilm(ids)[0, found.token].double()
+        after = minilm(ids)[0, result.token].double()
     change = float(1 - torch.cosine_similarity(before, after, dim=0))
-    assert float(found.everywhere_forbid.change[2]) == pytest.approx(change, abs=1e-6)
+    assert float(result.everywhere_forbid.change[2]) == pytest.approx(change, abs=1e-6)
 
 
 @pytest.mark.parametrize("predicts", [False, True])
-def test_no_controls_leave_the_rest_as_it_is(
-    minilm: ll.Encoder, found: Cause, predicts: bool
+def test_without_controls_all_other_numbers_are_the_same(
+    minilm: ll.Encoder, result: Cause, predicts: bool
 ) -> None:
-    model = small() if predicts else minilm
+    model = small_decoder() if predicts else minilm
     text = torch.tensor([3, 14, 15, 9]) if predicts else TEXT
     token = 3 if predicts else "it"
     without = ll.cause(model, text, token, controls=0)
-    few = ll.cause(model, text, token, controls=2) if predicts else found
+    few = ll.cause(model, text, token, controls=2) if predicts else result
     assert without.control_links == ()
     assert without.control.change.shape == (0,)
     assert (without.control.log_prob is None) == (few.control.log_prob is None)
@@ -88,43 +88,43 @@ def test_no_controls_leave_the_rest_as_it_is(
     json.loads(without.to_json())
 
 
-def test_weights_are_the_recording_s_and_the_verdict_names_what_was_found(
-    minilm: ll.Encoder, found: Cause
+def test_weights_equal_the_recording_and_the_verdict_names_the_strongest_cut(
+    minilm: ll.Encoder, result: Cause
 ) -> None:
     rec = ll.look(TEXT, minilm)
-    torch.testing.assert_close(found.weight[3, 1], rec.weights(3, 1)[found.token])
-    assert float(found.rollout.sum()) == pytest.approx(1.0)
-    most = found.tokens[int(found.everywhere_forbid.change.argmax())]
-    assert f'→ "{most}" everywhere' in found.verdict
-    assert "may repair a cut" in found.verdict
-    (rho,) = [c for c in found.link_correlations if (c.first, c.second) == ("weight", "cut")]
+    torch.testing.assert_close(result.weight[3, 1], rec.weights(3, 1)[result.token])
+    assert float(result.rollout.sum()) == pytest.approx(1.0)
+    most = result.tokens[int(result.everywhere_forbid.change.argmax())]
+    assert f'→ "{most}" everywhere' in result.verdict
+    assert "may repair a cut" in result.verdict
+    (rho,) = [c for c in result.link_correlations if (c.first, c.second) == ("weight", "cut")]
     assert rho.low < rho.rho < rho.high
     assert rho.rho == pytest.approx(
-        float(spearman(found.weight.flatten(), found.forbid.change.flatten()))
+        float(spearman(result.weight.flatten(), result.forbid.change.flatten()))
     )
 
 
-def test_a_decoder_s_cached_runs_are_those_of_whole_texts() -> None:
-    model, ids = small(), torch.randint(60, (9,))
-    found = ll.cause(model, ids, 7, controls=4)
-    assert found.measure == "KL"
-    assert len(found.tokens) == 8  # what follows has no say
+def test_cached_runs_of_a_decoder_equal_whole_runs() -> None:
+    model, ids = small_decoder(), torch.randint(60, (9,))
+    result = ll.cause(model, ids, 7, controls=4)
+    assert result.measure == "KL"
+    assert len(result.tokens) == 8  # later tokens have no effect
     with torch.no_grad():
         before = model(ids[None])[0, 7].double().log_softmax(-1)
         for layer, head, key in [(0, 1, 3), (2, 3, 0), (1, 0, 7)]:
             with ll.cutting(model, [ll.Link(layer, head, 7, key)], "zero"):
                 after = model(ids[None])[0, 7].double().log_softmax(-1)
             change = float((before.exp() * (before - after)).sum())
-            measured = float(found.zero.change[layer, head, key])
+            measured = float(result.zero.change[layer, head, key])
             assert measured == pytest.approx(change, rel=1e-4, abs=1e-7)
-            assert found.zero.log_prob is not None
+            assert result.zero.log_prob is not None
             moved = float((after - before)[before.argmax()])
-            assert float(found.zero.log_prob[layer, head, key]) == pytest.approx(moved, abs=1e-4)
+            assert float(result.zero.log_prob[layer, head, key]) == pytest.approx(moved, abs=1e-4)
 
 
 KINDS: dict[str, dict[str, Any]] = {
     "post": {"kind": "encoder", "order": "post", "embedding": "normed"},
-    "turned": {"kind": "encoder", "order": "pre", "positions": "rotary"},
+    "rotary": {"kind": "encoder", "order": "pre", "positions": "rotary"},
     "window": {"kind": "encoder", "order": "pre", "positions": "alibi", "window": 2},
     "late": {"kind": "encoder", "order": "late"},
     "sandwich": {
@@ -136,7 +136,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 @torch.no_grad()
-def test_runs_entered_in_the_middle_are_those_of_whole_texts(name: str) -> None:
+def test_runs_resumed_at_a_layer_equal_whole_runs(name: str) -> None:
     """Cuts, equal weights and links of other tokens, in every form that our models have."""
     torch.manual_seed(2)
     config = ll.Config(vocabulary=60, width=32, layers=3, heads=4, context=32, **KINDS[name])
@@ -145,7 +145,7 @@ def test_runs_entered_in_the_middle_are_those_of_whole_texts(name: str) -> None:
         parameter.data.mul_(8)
     ids = torch.randint(60, (8,))
     place = 7 if config.kind == "decoder" else 4
-    found = ll.cause(model, ids, place, controls=5)
+    result = ll.cause(model, ids, place, controls=5)
     clean = CleanRun(runner_for(model, ids), place)
     whole = CleanRun(runner_for(model, ids), place)
     whole._patcher = None
@@ -157,39 +157,39 @@ def test_runs_entered_in_the_middle_are_those_of_whole_texts(name: str) -> None:
                 fast = clean.cut(cuts, how, "").change  # pyright: ignore[reportArgumentType]
                 torch.testing.assert_close(fast, slow, atol=1e-6, rtol=1e-4)
                 if head != ALL:
-                    own = getattr(found, how).change[layer, head]
+                    own = getattr(result, how).change[layer, head]
                     torch.testing.assert_close(own, fast, atol=1e-6, rtol=1e-4)
             even = clean.uniform(cuts.part(slice(0, 1)), "").change
             torch.testing.assert_close(
                 even, whole.uniform(cuts.part(slice(0, 1)), "").change, atol=1e-6, rtol=1e-4
             )
-    rows = torch.tensor([link[:4] for link in found.control_links])
+    rows = torch.tensor([link[:4] for link in result.control_links])
     slow = whole.cut(Cuts(*rows.unbind(1)), "forbid", "").change
-    torch.testing.assert_close(found.control.change, slow, atol=1e-6, rtol=1e-4)
-    assert float(found.forbid.change.max()) > 1e-3
+    torch.testing.assert_close(result.control.change, slow, atol=1e-6, rtol=1e-4)
+    assert float(result.forbid.change.max()) > 1e-3
 
 
 def test_a_row_that_has_almost_nothing_left_is_cut_exactly() -> None:
-    """A weight of 1 beside weights that float32 cannot hold: the rest is still a softmax."""
+    """A weight of 1 beside weights below float32's precision: the rest is still a softmax."""
     torch.manual_seed(0)
     config = ll.Config(kind="encoder", vocabulary=9, width=16, layers=2, heads=2, context=8)
     model = ll.Encoder(config).eval()
     model.stack.blocks[0].attention.inputs.weight.data.mul_(400)
     ids = torch.randperm(9)[:6]
-    found = ll.cause(model, ids, 3, controls=0)
-    top = int(found.weight[0, 1].argmax())
-    assert float(found.weight[0, 1].sort().values[-2]) < 1e-20
+    result = ll.cause(model, ids, 3, controls=0)
+    top = int(result.weight[0, 1].argmax())
+    assert float(result.weight[0, 1].sort().values[-2]) < 1e-20
     with torch.no_grad():
         before = model(ids[None])[0, 3].double()
         with ll.cutting(model, [ll.Link(0, 1, 3, top)]):
             after = model(ids[None])[0, 3].double()
     change = float(1 - torch.cosine_similarity(before, after, dim=0))
-    assert float(found.forbid.change[0, 1, top]) == pytest.approx(change, abs=1e-6)
+    assert float(result.forbid.change[0, 1, top]) == pytest.approx(change, abs=1e-6)
     assert change > 1e-4
 
 
 class Plain(nn.Module):
-    """PyTorch's own encoder, as a user writes one."""
+    """An encoder of PyTorch's own layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ class CausalBlock(nn.Module):
 
 
 class Nano(nn.Module):
-    """A small GPT that gives (logits, loss), of its last token only where that is asked for."""
+    """A small GPT that gives (logits, loss), with `last` the logits of its last token only."""
 
     def __init__(self, last: bool) -> None:
         super().__init__()
@@ -249,18 +249,18 @@ _SIZES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", FOREIGN)
 @torch.no_grad()
-def test_models_of_others_are_served_and_their_cuts_are_those_made_by_hand(name: str) -> None:
+def test_changes_of_foreign_models_equal_those_of_cutting_by_hand(name: str) -> None:
     torch.manual_seed(5)
     model, ids = FOREIGN[name]().eval(), torch.randint(99, (7,))
     for parameter in model.parameters():
         parameter.mul_(2)
-    found = ll.cause(model, ids, 6, controls=4)
+    result = ll.cause(model, ids, 6, controls=4)
     predicts = name in ("gpt2", "llama", "nano", "nano last")
-    assert found.measure == ("KL" if predicts else "1 − cosine")
-    assert found.forbid.change.shape == (2, 4, 7)
-    assert len(found.control_links) == 4
+    assert result.measure == ("KL" if predicts else "1 − cosine")
+    assert result.forbid.change.shape == (2, 4, 7)
+    assert len(result.control_links) == 4
 
-    def end() -> Tensor:
+    def final_output() -> Tensor:
         outputs: Any = (model.bert if name == "classifier" else model)(ids[None])
         if isinstance(outputs, tuple):
             outputs = outputs[0]
@@ -268,39 +268,39 @@ def test_models_of_others_are_served_and_their_cuts_are_those_made_by_hand(name:
             outputs = outputs.logits if predicts else outputs.last_hidden_state
         return outputs[0, -1].double()
 
-    before, (head, key) = end(), divmod(int(found.forbid.change[1].argmax()), 7)
+    before, (head, key) = final_output(), divmod(int(result.forbid.change[1].argmax()), 7)
     with ll.cutting(model, [ll.Link(1, head, 6, key)]):
-        after = end()
+        after = final_output()
     if predicts:
         p, q = before.log_softmax(-1), after.log_softmax(-1)
         change = float((p.exp() * (p - q)).sum())
     else:
         change = float(1 - torch.cosine_similarity(before, after, dim=0))
-    assert float(found.forbid.change[1, head, key]) == pytest.approx(change, abs=1e-6, rel=1e-3)
+    assert float(result.forbid.change[1, head, key]) == pytest.approx(change, abs=1e-6, rel=1e-3)
     assert change > 1e-6
-    assert bool((found.gradient > 0).all())
+    assert bool((result.gradient > 0).all())
 
 
-def test_equal_weights_are_the_mean_of_the_values_that_may_be_seen() -> None:
-    model, ids = small(3), torch.randint(60, (6,))
-    found = ll.cause(model, ids, 5, controls=0)
+def test_equal_weights_give_the_mean_of_the_visible_values() -> None:
+    model, ids = small_decoder(3), torch.randint(60, (6,))
+    result = ll.cause(model, ids, 5, controls=0)
     with torch.no_grad():
         before = model(ids[None])[0, 5].double().log_softmax(-1)
 
-        def level(call: ll.AttentionCall) -> Tensor:
+        def uniform(call: ll.AttentionCall) -> Tensor:
             output = call.attend().clone()
             if call.layer == 1:
                 output[:, 3, 5] = call.value[:, 1].mean(1)
             return output
 
-        with ll.intercept(level, model):
+        with ll.intercept(uniform, model):
             after = model(ids[None])[0, 5].double().log_softmax(-1)
     expected = float((before.exp() * (before - after)).sum())
-    assert float(found.uniform.change[1, 3]) == pytest.approx(expected, rel=1e-4, abs=1e-7)
+    assert float(result.uniform.change[1, 3]) == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
-    model, ids = small(1), torch.randint(60, (6,))
+    model, ids = small_decoder(1), torch.randint(60, (6,))
     first, second = (ll.cause(model, ids, 4, controls=5, seed=3).to_json() for _ in range(2))
     assert first == second
     assert json.loads(first)["token"] == 4
@@ -309,15 +309,15 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 def test_the_rollout_of_a_long_text_shows_its_largest_shares() -> None:
     shares = torch.arange(2000, dtype=torch.float64) / 1_999_000
     tokens = tuple(f"t{j}" for j in range(2000))
-    found = Rollout("a text", tokens, 1999, shares)
-    table = found.table()
+    result = Rollout("a text", tokens, 1999, shares)
+    table = result.table()
     assert [row[0] for row in table.rows] == list(range(1952, 2000))
     assert "the 48 largest of 2,000" in table.title
-    assert found.figure().get_figheight() < 15
-    assert len(json.loads(found.to_json())["shares"]) == 2000
+    assert result.figure().get_figheight() < 15
+    assert len(json.loads(result.to_json())["shares"]) == 2000
 
 
-@pytest.mark.parametrize("kind", ["minilm", "grouped", "small"])
+@pytest.mark.parametrize("kind", ["minilm", "grouped", "dense weights"])
 def test_rollout_is_the_dense_product(kind: str, minilm: ll.Encoder) -> None:
     if kind == "minilm":
         rec = ll.look(TEXT, minilm)
@@ -337,31 +337,31 @@ def test_rollout_is_the_dense_product(kind: str, minilm: ll.Encoder) -> None:
         assert float(shares.sum()) == pytest.approx(1.0, abs=1e-6)
 
 
-def test_rollout_counts_what_is_added_to_alibi() -> None:
+def test_rollout_and_key_sums_include_a_bias_added_to_alibi() -> None:
     q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
     _, seen = ll.attend(q, k, v, bias=ll.alibi(2) + torch.randn(6, 6), lens=ll.Lens())
     row = torch.rand(6, dtype=torch.float64)
     expected = row @ seen.dense()[0].mean(0).double()
-    torch.testing.assert_close(weighed(seen, row), expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(row_times_weights(seen, row), expected, atol=1e-6, rtol=0)
     sums = key_sums(seen, v)
     torch.testing.assert_close(sums, seen.dense() @ v, atol=1e-6, rtol=1e-5)
 
 
-def test_views_of_the_result(found: Cause, tmp_path: Any) -> None:
-    found.save(tmp_path / "cause.png")
+def test_the_result_saves_its_figure_and_gives_tables(result: Cause, tmp_path: Any) -> None:
+    result.save(tmp_path / "cause.png")
     assert (tmp_path / "cause.png").stat().st_size > 10_000
-    assert "animal" in str(found.table())
-    assert "<table>" in found._repr_html_()
-    assert len(found.link_table(5).rows) == 5
+    assert "animal" in str(result.table())
+    assert "<table>" in result._repr_html_()
+    assert len(result.link_table(5).rows) == 5
 
 
-def test_what_is_wrong_is_said(minilm: ll.Encoder) -> None:
-    for text, token, said in [
+def test_wrong_arguments_raise_errors_that_say_why(minilm: ll.Encoder) -> None:
+    for text, token, message in [
         ("", "it", "text is empty"),
         (TEXT, "horse", "'horse' is not among"),
         (TEXT, ["it", "was"], "one token"),
     ]:
-        with pytest.raises(ll.LimelightError, match=said):
+        with pytest.raises(ll.LimelightError, match=message):
             ll.cause(minilm, text, token)
     with pytest.raises(ll.LimelightError, match="no attention call"):
         ll.cause(nn.Sequential(nn.Linear(4, 4)), torch.randn(3, 4), 1)
@@ -369,7 +369,7 @@ def test_what_is_wrong_is_said(minilm: ll.Encoder) -> None:
         ll.cause(nn.Linear(4, 4), "words", 1)
 
 
-def test_correlations_agree_with_scipy_and_their_intervals_with_resamples_sorted_anew() -> None:
+def test_correlations_agree_with_scipy_and_their_intervals_with_sorted_resamples() -> None:
     from scipy import stats
 
     x = torch.randn(60).round(decimals=1)  # with ties
@@ -377,6 +377,6 @@ def test_correlations_agree_with_scipy_and_their_intervals_with_resamples_sorted
     (rho,) = correlations({"x": x, "y": y}, seed=2)
     assert rho.rho == pytest.approx(stats.spearmanr(x, y).statistic)
     draws = torch.randint(60, (DRAWS, 60), generator=generator_for(2, 60))
-    again = spearman(x[draws], y[draws]).quantile(torch.tensor([0.025, 0.975]).double())
-    assert (rho.low, rho.high) == pytest.approx(again.tolist())
+    interval = spearman(x[draws], y[draws]).quantile(torch.tensor([0.025, 0.975]).double())
+    assert (rho.low, rho.high) == pytest.approx(interval.tolist())
     assert rho.low < rho.rho < rho.high

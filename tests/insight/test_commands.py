@@ -1,4 +1,4 @@
-"""The commands that ask about meaning: tables, JSON and files of the same result."""
+"""The commands of insight: tables, JSON and files of the same result."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_a_command_prints_and_writes_its_result(
         model.tokens = Tokens.characters(letters)
         ll.save(model, "small")
 
-    def run(*more: str) -> str:
-        monkeypatch.setattr("sys.argv", ["limelight", *arguments, *more])
-        with pytest.raises(SystemExit) as ended:
+    def run(*options: str) -> str:
+        monkeypatch.setattr("sys.argv", ["limelight", *arguments, *options])
+        with pytest.raises(SystemExit) as exit_info:
             main()
         printed = capsys.readouterr()
-        assert ended.value.code in (None, 0), printed.err
+        assert exit_info.value.code in (None, 0), printed.err
         return printed.out
 
     out = run("--save", "result.json")
@@ -68,18 +68,18 @@ def test_a_command_prints_and_writes_its_result(
         assert json.loads(run("--json")) == saved
 
 
-def test_what_is_wrong_is_said_before_anything_is_run(
+def test_wrong_arguments_are_refused_before_a_model_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("limelight.insight.heads.heads", None)  # takes minutes
-    for arguments, words in (
+    for arguments, message in (
         (["heads", "minilm", "--ablate", "induction"], "taken out of a decoder"),
         (["heads", "smollm2", "--ablate", "inducton"], "role must be one of previous, next, self"),
         (["shift", "saw", TEXT, "--toward", "tools"], "--toward must be NAME=WORD,WORD"),
         (["cause", TEXT, "--token", "it", "--save", "/no/such/folder/x.png"], "/no/such/folder"),
     ):
         monkeypatch.setattr("sys.argv", ["limelight", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main()
-        assert ended.value.code not in (None, 0)
-        assert words in capsys.readouterr().err
+        assert exit_info.value.code not in (None, 0)
+        assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Links that are cut: gone from the weights, and nothing else is touched."""
+"""`cutting` removes links from the weights and changes nothing else."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def test_a_cut_changes_one_row_of_one_head(minilm: ll.Encoder, how: Any) -> None
     torch.testing.assert_close(cut.weights(3, 1), expected, atol=1e-6, rtol=1e-5)
     for layer, head in [(0, 1), (2, 1)]:
         assert torch.equal(cut.weights(layer, head), whole.weights(layer, head))
-    for head in (
-        0,
-        11,
-    ):  # recomputed from the rows' own sums or from those of before: same but for rounding
+    # recomputed with the sums of these rows or of the uncut ones: equal but for rounding
+    for head in (0, 11):
         torch.testing.assert_close(cut.weights(3, head), whole.weights(3, head), atol=1e-6, rtol=0)
     assert not torch.equal(cut.weights(4, 1), whole.weights(4, 1))
     assert torch.equal(ll.look(TEXT, minilm).weights(4, 1), whole.weights(4, 1))
 
 
 @pytest.mark.parametrize("how", ["forbid", "zero"])
-def test_places_in_the_text_hold_while_it_is_read_in_pieces(decoder: ll.Decoder, how: Any) -> None:
+def test_links_are_places_in_the_whole_text_when_it_is_read_in_pieces(
+    decoder: ll.Decoder, how: Any
+) -> None:
     ids = torch.randint(60, (2, 12))
     links = [ll.Link(layer, head, 9, key) for layer in (0, 2) for head in (1, 3) for key in (0, 4)]
     with torch.no_grad(), ll.cutting(decoder, links, how):
@@ -80,7 +80,7 @@ def test_a_hugging_face_model_runs_without_the_link_and_as_before_afterwards(nam
     assert model.config._attn_implementation == before
 
 
-def test_what_is_made_for_a_long_text_grows_with_its_length_only() -> None:
+def test_the_mask_of_a_long_text_is_linear_in_its_length() -> None:
     x = torch.zeros(1, 4, 5000, 8)
     cuts = _by_layer([ll.Link(0, head, 4000, key) for head in range(4) for key in (3, 7)])
     mask = _mask(AttentionCall(x, x, x), cuts[0])
@@ -88,7 +88,7 @@ def test_what_is_made_for_a_long_text_grows_with_its_length_only() -> None:
     assert sum(table.numel() for table in mask.tensors()) <= 4 + 5000 + 5000
 
 
-def test_a_key_that_is_all_a_query_has_leaves_nothing(decoder: ll.Decoder) -> None:
+def test_cutting_the_only_key_of_a_query_gives_finite_logits(decoder: ll.Decoder) -> None:
     ids = torch.randint(60, (1, 4))
     with torch.no_grad(), ll.cutting(decoder, [ll.Link(0, 0, 0, 0)]):
         assert decoder(ids).isfinite().all()
@@ -96,7 +96,7 @@ def test_a_key_that_is_all_a_query_has_leaves_nothing(decoder: ll.Decoder) -> No
 
 @pytest.mark.usefixtures("untyped")
 @pytest.mark.parametrize(
-    ("link", "how", "said"),
+    ("link", "how", "message"),
     [
         (LINK, "delete", "'forbid' or 'zero', found 'delete'"),
         (LINK._replace(head=12), "forbid", "names head 12, expected one of the 12"),
@@ -104,6 +104,8 @@ def test_a_key_that_is_all_a_query_has_leaves_nothing(decoder: ll.Decoder) -> No
         ((3, 1, 10, 2), "forbid", "links must be Links"),
     ],
 )
-def test_what_is_wrong_is_said(minilm: ll.Encoder, link: Any, how: Any, said: str) -> None:
-    with pytest.raises(ll.LimelightError, match=said), ll.cutting(minilm, [link], how):
+def test_wrong_arguments_raise_errors_that_say_why(
+    minilm: ll.Encoder, link: Any, how: Any, message: str
+) -> None:
+    with pytest.raises(ll.LimelightError, match=message), ll.cutting(minilm, [link], how):
         ll.look(TEXT, minilm)

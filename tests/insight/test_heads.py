@@ -1,4 +1,4 @@
-"""What heads do: measures equal to those of the dense weights, roles that planted heads have."""
+"""`heads`: measures equal those of dense weights, and planted heads get their roles."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def roles(minilm: ll.Encoder) -> HeadRoles:
     return ll.heads(minilm)
 
 
-def test_there_are_sentences_enough_and_the_halves_share_no_content_word() -> None:
+def test_there_are_enough_sentences_and_the_halves_share_no_content_word() -> None:
     first, held = sentences(0), sentences(1)
     assert len(first) + len(held) >= 200
     for role in ("subject", "object", "verb", "adjective", "quality", "state"):
         words = [
-            {one.text[slice(*one.spans[role])] for one in half if role in one.spans}
+            {probe.text[slice(*probe.spans[role])] for probe in half if role in probe.spans}
             for half in (first, held)
         ]
         assert min(map(len, words)) >= 5
         assert not words[0] & words[1]
-    one = next(each for each in first if "pronoun" in each.spans and "adjective" in each.spans)
-    assert one.text[slice(*one.spans["determiner"])].lower() in ("the", "a", "that", "every")
+    probe = next(each for each in first if "pronoun" in each.spans and "adjective" in each.spans)
+    assert probe.text[slice(*probe.spans["determiner"])].lower() in ("the", "a", "that", "every")
     assert sentences(0) == sentences(0)
     assert sentences(0) != sentences(0, seed=1)
     for prompt in needles(0):
@@ -64,8 +64,8 @@ def test_single_weights_and_sums_are_those_of_the_dense_weights(mask: Any, alibi
     seen = seen_of(mask, alibi)
     dense = seen.dense()
     queries, keys = torch.randint(40, (2, 90))
-    found = measures.pair_weights(seen, queries, keys)
-    torch.testing.assert_close(found, dense[:, :, queries, keys], atol=1e-6, rtol=1e-4)
+    result = measures.pair_weights(seen, queries, keys)
+    torch.testing.assert_close(result, dense[:, :, queries, keys], atol=1e-6, rtol=1e-4)
     channels = torch.randn(1, 2, 40, 3)
     expected = dense @ channels.repeat_interleave(2, dim=1)
     torch.testing.assert_close(measures.key_sums(seen, channels), expected, atol=1e-5, rtol=1e-4)
@@ -109,7 +109,7 @@ def test_value_weighted_shares_are_those_of_the_dense_weights(mask: Any) -> None
 def test_every_role_but_the_broad_one_has_a_value_weighted_form(roles: HeadRoles) -> None:
     without = {name for name, score in roles.scores.items() if score.value_weighted is None}
     assert without == {"broad"}
-    # near tokens get all of a local head's weight, and of what it carries
+    # both forms are shares of a row, and they differ
     local = roles.scores["local"]
     assert local.value_weighted is not None
     assert float(local.held_out.max()) <= 1.0 + 1e-6
@@ -117,27 +117,27 @@ def test_every_role_but_the_broad_one_has_a_value_weighted_form(roles: HeadRoles
     assert float((local.held_out - local.value_weighted).abs().max()) > 0.01
 
 
-def test_shipped_labels_are_those_that_are_measured(roles: HeadRoles) -> None:
+def test_shipped_labels_are_current(roles: HeadRoles) -> None:
     assert ll.head_labels("minilm") == roles.labels()
 
 
 @pytest.mark.soak
-def test_shipped_labels_of_the_decoder_are_those_that_are_measured() -> None:
+def test_shipped_labels_of_the_decoder_are_current() -> None:
     assert ll.head_labels("smollm2") == ll.heads("smollm2").labels()
 
 
-def test_sums_of_two_corpora_merge_to_those_of_both() -> None:
-    one, two, both = Sums(), Sums(), Sums()
+def test_merged_sums_are_those_of_both_corpora() -> None:
+    first, second, both = Sums(), Sums(), Sums()
     for number in range(6):
         values = torch.rand(2, 3)
-        (one if number % 2 else two).add("x", values, 2)
+        (first if number % 2 else second).add("x", values, 2)
         both.add("x", values, 2)
-    one.merge(two)
-    torch.testing.assert_close(one.mean("x"), both.mean("x"))
+    first.merge(second)
+    torch.testing.assert_close(first.mean("x"), both.mean("x"))
 
 
-def test_planted_heads_are_found_out() -> None:
-    """Induction and duplicate-token heads, by weights written down instead of learned."""
+def test_planted_heads_are_recognised() -> None:
+    """Induction and duplicate-token heads, planted by a bias on their scores."""
     size, n = 48, 97
     runner = runner_for(
         ll.Decoder(ll.Config.llama(vocabulary=500, width=16, layers=1, heads=4)), torch.arange(5)
@@ -178,7 +178,7 @@ def test_minilm_has_the_heads_that_it_is_known_for(roles: HeadRoles) -> None:
     assert float(roles.entropy.min()) > 0
 
 
-def test_a_role_that_holds_on_one_half_only_is_not_given() -> None:
+def test_a_role_that_holds_on_one_half_only_is_not_assigned() -> None:
     high, low = torch.tensor([[0.9]]), torch.tensor([[0.05]])
     assert not bool(Score(high, low, 0.0, 0.2).assigned)
     assert not bool(Score(low, high, 0.0, 0.2).assigned)
@@ -186,7 +186,7 @@ def test_a_role_that_holds_on_one_half_only_is_not_given() -> None:
     assert not bool(Score(high, high, 0.8, 0.2).assigned)
 
 
-def test_views_of_the_result(roles: HeadRoles, tmp_path: Any) -> None:
+def test_the_result_saves_its_figure_and_gives_tables(roles: HeadRoles, tmp_path: Any) -> None:
     roles.save(tmp_path / "heads.png")
     assert (tmp_path / "heads.png").stat().st_size > 10_000
     values = json.loads(roles.to_json())
@@ -197,12 +197,12 @@ def test_views_of_the_result(roles: HeadRoles, tmp_path: Any) -> None:
         roles.top("cooking")
 
 
-def test_too_little_text_is_said(minilm: ll.Encoder) -> None:
+def test_too_little_text_is_refused(minilm: ll.Encoder) -> None:
     with pytest.raises(ll.LimelightError, match="two pieces of text"):
         ll.heads(minilm, ["only one short piece of text is here to be read"])
 
 
-def test_a_module_of_anyone_is_read_with_a_tokenizer() -> None:
+def test_a_plain_module_is_read_with_a_tokenizer() -> None:
     """PyTorch's own encoder, one of whose heads is made to look at itself."""
     torch.manual_seed(1)
 
@@ -219,18 +219,19 @@ def test_a_module_of_anyone_is_read_with_a_tokenizer() -> None:
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             return self.encoder(self.embedding(ids) + self.positions[: ids.shape[1]])
 
-    letters = Tokenizer(models.WordLevel({chr(97 + at): at for at in range(26)} | {"?": 26}, "?"))
+    vocabulary = {chr(97 + number): number for number in range(26)} | {"?": 26}
+    letters = Tokenizer(models.WordLevel(vocabulary, "?"))
     letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="?")
     texts = [sentence.text * 2 for sentence in sentences(0)[:4]]
-    found = ll.heads(Plain().eval(), texts, tokenizer=tokenizer)
-    assert found.roles(0, 0)[0] == found.roles(0, 1)[0] == "self"
+    result = ll.heads(Plain().eval(), texts, tokenizer=tokenizer)
+    assert result.roles(0, 0)[0] == result.roles(0, 1)[0] == "self"
     with pytest.raises(ll.LimelightError, match="has no tokenizer: give tokenizer="):
         ll.heads(Plain().eval(), texts)
 
 
 def test_heads_taken_out_add_nothing() -> None:
-    """The same loss as where their columns of W_o are zero; the others are drawn apart."""
+    """The loss is that of a model whose W_o has zeros in their columns; random draws leave them."""
     torch.manual_seed(3)
     config = ll.Config.llama(vocabulary=20, width=32, layers=2, heads=4, head_size=8)
     model = ll.Decoder(config).eval()
@@ -240,23 +241,23 @@ def test_heads_taken_out_add_nothing() -> None:
     score = torch.tensor([[0.1, 0.9, 0.2, 0.0], [0.3, 0.0, 0.1, 0.8]])
     scores = {name: Score(score, score, 0.0, 0.2) for name in ("induction", "first")}
     roles = HeadRoles("small", 1, scores, torch.zeros(2, 4), torch.zeros(2, 4))
-    found = ablate_role(model, roles, count=2, draws=3)
-    assert found.heads == ((0, 1), (1, 3))
-    assert found.baseline == repeat_loss(model)
-    assert len(found.random) == len(found.drawn) == 3
-    assert all(not set(heads) & set(found.heads) and len(heads) == 2 for heads in found.drawn)
-    for layer, head in found.heads:
+    result = ablate_role(model, roles, count=2, draws=3)
+    assert result.heads == ((0, 1), (1, 3))
+    assert result.baseline == repeat_loss(model)
+    assert len(result.random) == len(result.drawn) == 3
+    assert all(not set(heads) & set(result.heads) and len(heads) == 2 for heads in result.drawn)
+    for layer, head in result.heads:
         model.stack.blocks[layer].attention.output.weight.data[:, 8 * head : 8 * head + 8] = 0
-    assert found.without == pytest.approx(repeat_loss(model), abs=1e-5)
-    assert found.without != pytest.approx(found.baseline, abs=1e-3)
-    assert found.costlier_than == sum(found.without > loss for loss in found.random)
-    assert found.table().rows[1] == ("without 0·1, 1·3 (induction)", found.without)
-    told = json.loads(found.to_json())
-    assert told["heads"] == [[0, 1], [1, 3]]
+    assert result.without == pytest.approx(repeat_loss(model), abs=1e-5)
+    assert result.without != pytest.approx(result.baseline, abs=1e-3)
+    assert result.costlier_than == sum(result.without > loss for loss in result.random)
+    assert result.table().rows[1] == ("without 0·1, 1·3 (induction)", result.without)
+    document = json.loads(result.to_json())
+    assert document["heads"] == [[0, 1], [1, 3]]
     assert (
-        told["roles"]["scores"]["induction"]["held_out"]
+        document["roles"]["scores"]["induction"]["held_out"]
         == roles.scores["induction"].held_out.tolist()
     )
-    assert "<img" in found._repr_html_()
+    assert "<img" in result._repr_html_()
     with pytest.raises(ll.LimelightError, match="taken out of a decoder"):
         ablate_role(torch.nn.Linear(2, 2), roles)

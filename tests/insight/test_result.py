@@ -1,4 +1,4 @@
-"""What every question gives back: it tabulates, serialises and saves itself, whatever it holds."""
+"""`Result`: every subclass tabulates, serialises and saves itself, whatever it holds."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_no_cell_is_read_as_markup() -> None:
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "json", "md", "tex", "html"])
-def test_it_saves_itself_by_the_ending_of_the_path(tmp_path: Path, ending: str) -> None:
+def test_save_chooses_the_format_by_the_ending_of_the_path(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"shares.{ending}"
     SHARES.save(path)
     assert path.stat().st_size > 40
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
-def test_an_unknown_ending_is_named(tmp_path: Path) -> None:
+def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"one of \.png, .* found 'shares.doc'"):
         SHARES.save(tmp_path / "shares.doc")

@@ -1,4 +1,4 @@
-"""The link a view opens at, by the stated rule."""
+"""Salient links follow the stated rule, as computed from dense weights and plain loops."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ def test_the_known_sentence_opens_at_it_and_animal(sentence: Recording) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "asks", "answers"),
+    ("text", "query", "key"),
     [
         ("Mary went to the bank to deposit her money.", "her", "Mary"),
         ("The keys to the old cabinet in the hall are on the table.", "are", "keys"),
     ],
 )
-def test_the_rule_is_not_made_for_one_sentence(text: str, asks: str, answers: str) -> None:
+def test_other_sentences_open_at_a_sensible_link(text: str, query: str, key: str) -> None:
     recording = ll.look(text)
     link = salient(recording)
     assert link is not None
-    assert recording.queries[link.query].text == asks
-    assert recording.tokens[link.key].text == answers
+    assert recording.queries[link.query].text == query
+    assert recording.tokens[link.key].text == key
 
 
-def worth(recording: Recording, layer: int, head: int) -> list[tuple[float, int, int]]:
-    """Every link of a head by the rule, from dense weights and plain loops."""
+def valued_links(recording: Recording, layer: int, head: int) -> list[tuple[float, int, int]]:
+    """Every link of a head with its value by the rule, highest first: value, query, key."""
     weights = recording.weights(layer, head).double()
     size, hidden = len(recording.tokens), background(recording)
     causal = bool((weights[0, 1:] == 0).all())
@@ -64,21 +64,21 @@ def worth(recording: Recording, layer: int, head: int) -> list[tuple[float, int,
     top = weights.topk(min(8, size))
     listed.scatter_(1, top.indices, top.values)
     offsets = {d: float(listed.diagonal(-d).sum()) for d in range(1 - size, size)}
-    found = []
-    for i, asker in enumerate(recording.queries):
-        for j, answer in enumerate(recording.tokens):
-            words = min(abs(asker.word - answer.word), 64)
-            if asker.special or asker.separates or j in hidden or words < 2:
+    links = []
+    for i, query in enumerate(recording.queries):
+        for j, key in enumerate(recording.tokens):
+            words = min(abs(query.word - key.word), 64)
+            if query.special or query.separates or j in hidden or words < 2:
                 continue
             weight, seeing = float(weights[i, j]), size - j if causal else size
-            key = (float(weights[:, j].sum()) - weight) / (seeing + 1)
-            own = max(0.0, offsets[i - j] - weight)
-            near = max(own, offsets.get(i - j - 1, 0.0), offsets.get(i - j + 1, 0.0))
-            offset = near / (size - abs(i - j) + 1)
-            functions = sum(token.text.lower() in FUNCTION_WORDS for token in (asker, answer))
-            value = (weight - max(key, offset)) * math.log2(words) * 0.5**functions
-            found.append((value, i, j))
-    return sorted(found, reverse=True)
+            key_share = (float(weights[:, j].sum()) - weight) / (seeing + 1)
+            same = max(0.0, offsets[i - j] - weight)
+            near = max(same, offsets.get(i - j - 1, 0.0), offsets.get(i - j + 1, 0.0))
+            offset_share = near / (size - abs(i - j) + 1)
+            functions = sum(token.text.lower() in FUNCTION_WORDS for token in (query, key))
+            value = (weight - max(key_share, offset_share)) * math.log2(words) * 0.5**functions
+            links.append((value, i, j))
+    return sorted(links, reverse=True)
 
 
 def random_recording(heads: int = 2, size: int = 60, **options: object) -> Recording:
@@ -86,12 +86,12 @@ def random_recording(heads: int = 2, size: int = 60, **options: object) -> Recor
     q, k, v = torch.randn(3, 1, heads, size, 8) * 1.5
     _, seen = ll.attend(q, k, v, lens=LENS, **options)
     words = ["," if place % 7 == 3 else f"w{place}" for place in range(size)]
-    made = Recording.of_weights([torch.eye(size)[None]], words)
-    return Recording(made.text, made.tokens, (seen,))
+    named = Recording.of_weights([torch.eye(size)[None]], words)
+    return Recording(named.text, named.tokens, (seen,))
 
 
 @pytest.mark.parametrize("mask", [None, ll.causal()], ids=["all", "causal"])
-def test_it_is_the_greatest_by_the_rule_over_all_links(
+def test_the_salient_link_has_the_highest_value_of_all_links(
     sentence: Recording, mask: ll.Mask | None
 ) -> None:
     for recording in (sentence, random_recording(mask=mask)):
@@ -99,7 +99,7 @@ def test_it_is_the_greatest_by_the_rule_over_all_links(
             (value, layer, head, (i, j))
             for layer in recording.layer_numbers
             for head in recording.head_numbers
-            for value, i, j in worth(recording, layer, head)[:1]
+            for value, i, j in valued_links(recording, layer, head)[:1]
         )
         link = salient(recording)
         assert link is not None
@@ -113,13 +113,13 @@ def test_links_beyond_the_heaviest_are_valued_where_they_could_matter(
 ) -> None:
     expected = random_recording(mask=mask)
     monkeypatch.setattr(top_links, "SAMPLE", 3)
-    found = random_recording(mask=mask)
-    assert salient_links(found, 24) == salient_links(expected, 24)
-    assert strongest(found, 24) == strongest(expected, 24)
-    assert torch.equal(head_links(found).key, head_links(expected).key)
+    sampled = random_recording(mask=mask)
+    assert salient_links(sampled, 24) == salient_links(expected, 24)
+    assert strongest(sampled, 24) == strongest(expected, 24)
+    assert torch.equal(head_links(sampled).key, head_links(expected).key)
 
 
-def test_links_that_the_lens_did_not_note_are_found_all_the_same() -> None:
+def test_links_that_the_lens_did_not_record_are_found() -> None:
     """Where punctuation takes all eight recorded links of every query."""
     torch.manual_seed(2)
     size = 40
@@ -141,7 +141,9 @@ def test_links_that_the_lens_did_not_note_are_found_all_the_same() -> None:
     assert float(head_links(recording).weight) == pytest.approx(float(best.values[0]))
 
 
-def test_links_are_by_the_weights_exact_and_few_from_one_head(sentence: Recording) -> None:
+def test_salient_links_have_exact_weights_and_at_most_two_come_from_one_head(
+    sentence: Recording,
+) -> None:
     links = salient_links(sentence, 20)
     heads = [(link.layer, link.head) for link in links]
     assert max(map(heads.count, heads)) <= 2
@@ -151,20 +153,20 @@ def test_links_are_by_the_weights_exact_and_few_from_one_head(sentence: Recordin
         assert link.weight == pytest.approx(exact, abs=1e-5)
 
 
-def test_a_head_that_always_looks_as_far_back_does_not_open_a_view() -> None:
+def test_a_head_with_a_fixed_offset_does_not_open_a_view() -> None:
     size = 80
     offset = torch.zeros(1, size, size)
     offset[0, torch.arange(size), (torch.arange(size) - 9).clamp_min(0)] = 1.0
-    sense = torch.full((1, size, size), 1 / size)
-    sense[0, 50] = 0.4 / (size - 1)
-    sense[0, 50, 20] = 0.6
+    content = torch.full((1, size, size), 1 / size)
+    content[0, 50] = 0.4 / (size - 1)
+    content[0, 50, 20] = 0.6
     words = [f"w{place}" for place in range(size)]
-    link = salient(Recording.of_weights([torch.cat([offset, sense])], words))
+    link = salient(Recording.of_weights([torch.cat([offset, content])], words))
     assert link is not None
     assert link[:4] == (0, 1, 50, 20)
 
 
-def test_nothing_but_the_statistics_is_needed() -> None:
+def test_salient_links_need_only_the_statistics() -> None:
     recording = random_recording()
     seen = recording.seen(0)
     assert isinstance(seen.source, Recomputed)
@@ -192,21 +194,21 @@ def test_a_pooled_map_holds_the_strongest_recorded_link_of_each_cell() -> None:
     )
 
 
-def test_a_layer_or_head_can_be_held(sentence: Recording) -> None:
+def test_the_search_can_be_limited_to_a_layer_and_head(sentence: Recording) -> None:
     link = salient(sentence, layer=5, head=11)
     assert link is not None
     assert (link.layer, link.head) == (5, 11)
     assert sentence.tokens[link.key].text == "animal"
 
 
-def test_where_no_link_is_salient_the_first_token_opens() -> None:
+def test_without_a_salient_link_a_view_opens_at_the_first_token() -> None:
     recording = Recording.of_weights([torch.eye(2)[None]], [".", "!"])
     assert salient(recording) is None
     assert opening(recording)[:4] == (0, 0, 0, 0)
 
 
 def test_a_recording_says_where_its_numbers_are_not_finite() -> None:
-    """A model that overflows is shown as far as it goes, and nothing raw comes of it."""
+    """A model that overflows is shown up to there, and its JSON and page hold no NaN."""
     torch.manual_seed(4)
     model = ll.load("minilm")
     with torch.no_grad():
@@ -243,14 +245,14 @@ def test_a_sink_inside_a_long_text_is_background() -> None:
     weights = torch.rand(2, 3, n, n, generator=torch.Generator().manual_seed(0)).tril()
     weights /= weights.sum(-1, keepdim=True)
     weights[..., 71:, :] *= 0.8
-    weights[..., 71:, 71] += 0.2  # from every query, for want of anything better
-    weights[:, :1, 200:, 150] += 0.02  # one head is interested in it, and not only a little
+    weights[..., 71:, 71] += 0.2  # a sink: from every query in every head
+    weights[:, :1, 200:, 150] += 0.02  # a word that one head looks at
     weights /= weights.sum(-1, keepdim=True)
     recording = ll.Recording.of_weights(list(weights), words)
     assert 71 in background(recording)
     assert 150 not in background(recording)
     names = [words[key] for key, _ in receivers(recording, 8)]
     assert "the" not in names
-    # of a short text no such thing can be told
+    # in a short text no token is a sink but the first
     short = ll.Recording.of_weights(list(weights[..., :100, :100]), words[:100])
     assert 71 not in background(short)

@@ -1,4 +1,4 @@
-"""How meaning shifts: apple and bank end where their sentences put them."""
+"""`shift`: apple and bank end near the groups that their sentences suggest."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def apple(minilm: ll.Encoder) -> Shift:
     return ll.shift("apple", ["I love apple phones.", "I love apple pie."], GROUPS, model=minilm)
 
 
-def test_apple_ends_nearer_what_it_is_in_each_sentence(apple: Shift) -> None:
+def test_apple_ends_nearer_its_sense_in_each_sentence(apple: Shift) -> None:
     phones, pie = apple.similarity[:, -1].tolist()  # fruit, tech
     assert phones == pytest.approx([0.24, 0.37], abs=0.02)
     assert pie == pytest.approx([0.44, 0.15], abs=0.02)
-    # before attention the word is the same but for its place, and nearer to fruit
+    # before attention the word is the same in both sentences
     torch.testing.assert_close(apple.similarity[0, 0], apple.similarity[1, 0], atol=1e-4, rtol=0)
     assert apple.nearest(0) == "tech"
     assert apple.nearest(1) == "fruit"
 
 
-def test_what_it_took_from_is_the_values_it_weighed(apple: Shift, minilm: ll.Encoder) -> None:
+def test_took_equals_the_norms_of_weighted_values(apple: Shift, minilm: ll.Encoder) -> None:
     assert "phones" in apple.sources(0, 3)
     rec = ll.look("I love apple pie.", minilm)
     place = rec.find("apple")[0]
@@ -44,11 +44,11 @@ def test_what_it_took_from_is_the_values_it_weighed(apple: Shift, minilm: ll.Enc
     torch.testing.assert_close(apple.took[1][2], expected.double(), atol=1e-4, rtol=1e-4)
 
 
-def test_bank_by_money_and_by_water(minilm: ll.Encoder) -> None:
+def test_bank_ends_nearer_its_sense_in_each_sentence(minilm: ll.Encoder) -> None:
     groups = {"water": ["river", "lake", "shore"], "money": ["cash", "loan", "vault"]}
     texts = ["She sat on the bank of the river.", "The bank kept the money in a vault."]
-    found = ll.shift("bank", texts, groups, model=minilm)
-    river, vault = found.similarity[:, -1].tolist()  # water, money
+    result = ll.shift("bank", texts, groups, model=minilm)
+    river, vault = result.similarity[:, -1].tolist()  # water, money
     assert river[0] > vault[0] + 0.1
     assert vault[1] > river[1] + 0.1
 
@@ -84,39 +84,39 @@ class PlainMiniLM(torch.nn.Module):
         return self.encoder(parts.norm(x))
 
 
-def test_modules_of_anyone_shift_alike(apple: Shift, minilm: ll.Encoder) -> None:
-    """The same weights in PyTorch's own encoder: the same stages, the same tokens taken from."""
+def test_a_plain_module_gives_the_same_shift(apple: Shift, minilm: ll.Encoder) -> None:
+    """MiniLM's weights in PyTorch's own encoder: the same stages and source tokens."""
     from transformers import PreTrainedTokenizerFast
 
     assert minilm.tokens is not None
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=minilm.tokens.tokenizer)
     plain = PlainMiniLM(minilm).eval()
     texts = list(apple.sentences)
-    found = ll.shift("apple", texts, GROUPS, model=plain, tokenizer=tokenizer)
-    torch.testing.assert_close(found.similarity, apple.similarity, atol=1e-4, rtol=0)
-    for took, expected in zip(found.took, apple.took, strict=True):
+    result = ll.shift("apple", texts, GROUPS, model=plain, tokenizer=tokenizer)
+    torch.testing.assert_close(result.similarity, apple.similarity, atol=1e-4, rtol=0)
+    for took, expected in zip(result.took, apple.took, strict=True):
         torch.testing.assert_close(took, expected, atol=1e-3, rtol=1e-3)
-    assert found.tokens == apple.tokens
+    assert result.tokens == apple.tokens
     with pytest.raises(ll.LimelightError, match="has no tokenizer"):
         ll.shift("apple", texts, GROUPS, model=plain)
-    silent = torch.nn.Sequential(minilm.embedding.tokens)
+    without_attention = torch.nn.Sequential(minilm.embedding.tokens)
     with pytest.raises(ll.LimelightError, match="makes no attention call"):
-        ll.shift("apple", texts, GROUPS, model=silent, tokenizer=tokenizer)
+        ll.shift("apple", texts, GROUPS, model=without_attention, tokenizer=tokenizer)
 
 
 def test_hugging_face_models_shift_by_their_blocks() -> None:
-    """Stages are what a Hugging Face model itself calls its hidden states, but the final norm."""
+    """Stages are a Hugging Face model's `hidden_states`, except for the final norm."""
     from tests.seeing.hf_models import BERT, DECODERS
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {word: at for at, word in enumerate(("a", "b", "c", "d", "e", "?"))}
+    vocabulary = {word: number for number, word in enumerate(("a", "b", "c", "d", "e", "?"))}
     words = Tokenizer(models.WordLevel(vocabulary, "?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
     for maker in (BERT, DECODERS["gpt2"], DECODERS["llama"]):
         model = maker()
-        found = ll.shift(
+        result = ll.shift(
             "c", ["a b c d", "e c a"], {"one": ["d"]},
             model=model, tokenizer=tokenizer, template="a {}",
         )  # fmt: skip
@@ -128,12 +128,12 @@ def test_hugging_face_models_shift_by_their_blocks() -> None:
                 for ids in (inputs, group)
             )
         expected = torch.cosine_similarity(stages[:, 2], toward[:, 1], dim=-1)
-        torch.testing.assert_close(found.similarity[0, :-1, 0], expected, atol=1e-5, rtol=0)
-        assert found.similarity.shape[1] == 3
+        torch.testing.assert_close(result.similarity[0, :-1, 0], expected, atol=1e-5, rtol=0)
+        assert result.similarity.shape[1] == 3
 
 
-def test_the_picture_shows_where_the_words_part(apple: Shift) -> None:
-    """Before attention both stand in one place; at the end each is nearer to its group's side."""
+def test_paths_start_together_and_end_toward_their_groups(apple: Shift) -> None:
+    """Before attention both are at one point; at the end each is nearer to its group's side."""
     starts, ends = apple.paths[:, 0], apple.paths[:, -1]
     torch.testing.assert_close(starts[0], starts[1], atol=1e-5, rtol=0)
     fruit, tech = apple.group_ends
@@ -143,7 +143,7 @@ def test_the_picture_shows_where_the_words_part(apple: Shift) -> None:
     assert apple.source_table().rows[0][2].startswith("phones")
 
 
-def test_views_of_the_result(apple: Shift, tmp_path: Any) -> None:
+def test_the_result_saves_its_figure_and_json(apple: Shift, tmp_path: Any) -> None:
     apple.save(tmp_path / "shift.png")
     assert (tmp_path / "shift.png").stat().st_size > 10_000
     values = json.loads(apple.to_json())
@@ -152,16 +152,16 @@ def test_views_of_the_result(apple: Shift, tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "sentences", "toward", "said"),
+    ("word", "sentences", "toward", "message"),
     [
-        ("pear", ["I love apple pie."], GROUPS, "must stand once"),
+        ("pear", ["I love apple pie."], GROUPS, "must occur once"),
         ("apple", ["An apple is an apple."], GROUPS, "found 2 times"),
         ("apple", [], GROUPS, "one or more sentences"),
         ("apple", ["An apple."], {}, "groups of words"),
     ],
 )
-def test_what_is_wrong_is_said(
-    minilm: ll.Encoder, word: str, sentences: list[str], toward: Any, said: str
+def test_wrong_arguments_raise_errors_that_say_why(
+    minilm: ll.Encoder, word: str, sentences: list[str], toward: Any, message: str
 ) -> None:
-    with pytest.raises(ll.LimelightError, match=said):
+    with pytest.raises(ll.LimelightError, match=message):
         ll.shift(word, sentences, toward, model=minilm)

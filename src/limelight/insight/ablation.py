@@ -1,4 +1,4 @@
-"""What is lost without some heads: their output is set to zero, through the seam."""
+"""Ablation: the loss without some heads, whose output is set to zero through the seam."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ablating(model: nn.Module, heads: Iterable[Head]) -> Generator[None]:
         if not zeroed:
             return output
         if max(zeroed) >= output.shape[1]:
-            raise OptionError(f"head {max(zeroed)} is none of the {output.shape[1]} heads")
+            raise OptionError(f"head must be below {output.shape[1]}, found {max(zeroed)}")
         output = output.clone()
         output[:, zeroed] = 0.0
         return output
@@ -57,17 +57,17 @@ class Ablation(Result):
     model: str
     role: str
     heads: tuple[Head, ...]
-    """those taken out, by their score for the role"""
+    """those taken out, highest score for the role first"""
     baseline: float
     """with all heads"""
     without: float
-    """without these"""
+    """without the heads of the role"""
     random: tuple[float, ...]
-    """without as many others, for each draw"""
+    """without as many random others, for each draw"""
     drawn: tuple[tuple[Head, ...], ...]
-    """those others"""
+    """the random heads of each draw"""
     roles: HeadRoles
-    """what the heads were chosen by"""
+    """the scores that the heads were chosen by"""
 
     @property
     def costlier_than(self) -> int:
@@ -138,13 +138,13 @@ def ablate_role(
     seed: int = 0,
     progress: bool | None = None,
 ) -> Ablation:
-    """Take out the top heads of a role, and as many others at random, and read repeated tokens.
+    """Take out the top heads of a role, or as many others at random: the loss on repeated tokens.
 
-    It says whether these heads matter for copying, more than any heads would; zeroing a head also
-    takes away whatever else it did, and other heads may step in.
+    It shows whether these heads matter more for copying than others do. Zeroing a head removes
+    everything that it does, and other heads may compensate.
 
-    The text is the opening token and S random tokens twice, other ones than those that the role
-    was measured on; the loss is that of the second S.
+    The text is the opening token and S random tokens twice, drawn apart from those that the role
+    was measured on; the loss is over the second S.
     """
     model = check_ablatable(model)
     role = find_role(role, roles.scores)
@@ -156,19 +156,21 @@ def ablate_role(
         if (layer, head) not in chosen
     ]
     generator = generator_for(seed, 5)
-    sets = [
+    random_sets = [
         tuple(
-            others[at] for at in torch.randperm(len(others), generator=generator)[:count].tolist()
+            others[index]
+            for index in torch.randperm(len(others), generator=generator)[:count].tolist()
         )
         for _ in range(draws)
     ]
-    sets = [(), chosen, *sets]
-    losses = [
+    sets = [(), chosen, *random_sets]
+    baseline, without, *random = [
         repeat_loss(model, heads, seed=seed)
-        for heads in tracked(sets, "ablating", draws + 2, progress=progress)
+        for heads in tracked(sets, "ablating", len(sets), progress=progress)
     ]
-    random, drawn = tuple(losses[2:]), tuple(sets[2:])
-    return Ablation(roles.model, role, chosen, losses[0], losses[1], random, drawn, roles)
+    return Ablation(
+        roles.model, role, chosen, baseline, without, tuple(random), tuple(random_sets), roles
+    )
 
 
 def repeat_loss(model: Decoder, without: Iterable[Head] = (), *, seed: int = 0) -> float:
@@ -181,7 +183,7 @@ def repeat_loss(model: Decoder, without: Iterable[Head] = (), *, seed: int = 0) 
 
 @torch.no_grad()
 def _loss(model: Decoder, rows: Tensor, size: int) -> float:
-    """The mean loss on the second run of the tokens but its first, which cannot be predicted."""
+    """The mean loss on the repetition, but for its first token, which cannot be predicted."""
     hidden = model.hidden(rows[:, :-1])[:, -(size - 1) :]
     logits = model.logits(hidden)
     return float(nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1 - size :].flatten()))

@@ -1,9 +1,9 @@
-"""Attention is not explanation: beside each weight of a token, what cutting its link causes."""
+"""What each link of a token causes, measured by cutting it, beside what it weighs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +79,9 @@ class Cause(Result):
     """links of other tokens, drawn at random and cut before softmax"""
     control_links: tuple[Link, ...]
     link_correlations: tuple[Correlation, ...]
-    """over the links of all heads apart"""
+    """over single links: one key in one head"""
     token_correlations: tuple[Correlation, ...]
-    """over the keys, heads and layers together"""
+    """over keys, all heads and layers together"""
 
     @property
     def by_token(self) -> dict[str, Tensor]:
@@ -108,39 +108,36 @@ class Cause(Result):
         """The n links of single heads whose cut changes most, with the change."""
         change = self.forbid.change
         best = change.flatten().topk(min(check_whole("n", n, 0), change.numel()))
-        _, h, keys = change.shape
         strongest: list[tuple[Link, float]] = []
-        for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            layer, remainder = divmod(at, h * keys)
-            head, key = divmod(remainder, keys)
+        for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            layer, head, key = _unravelled(index, change.shape)
             weight = float(self.weight[layer, head, key])
             strongest.append((Link(layer, head, self.token, key, weight), value))
         return strongest
 
     @property
     def verdict(self) -> str:
-        """One sentence: what was found for this token, and what it does not say."""
-        looks = self.tokens[self.token]
+        """One sentence: the result for this token, and its limits."""
+        token = self.tokens[self.token]
         change, weight = self.everywhere_forbid.change, self.weight.flatten()
         most = int(change.argmax())
-        top = int(weight.argmax())
-        layer, head, key = _place(top, self.weight.shape)
+        heaviest = int(weight.argmax())
+        layer, head, key = _unravelled(heaviest, self.weight.shape)
         cut = self.forbid.change.flatten()
-        rank = int((cut > cut[top]).sum()) + 1
+        rank = int((cut > cut[heaviest]).sum()) + 1
         rho = next(c for c in self.link_correlations if (c.first, c.second) == ("weight", "cut"))
         control = ""
         if self.control_links:
             median = float(self.control.change.median())
             control = f"; a random link of another token in one head: median {median:.1g}"
         return (
-            f'Cutting "{looks}" → "{self.tokens[most]}" everywhere changes "{looks}" most '
+            f'Cutting "{token}" → "{self.tokens[most]}" everywhere changes "{token}" most '
             f"({self.measure} {float(change[most]):.2g}; equal weights in every head: "
             f"{self.uniform_everywhere:.2g}{control}); its largest weight, layer "
-            f'{layer} head {head} to "{self.tokens[key]}" ({float(weight[top]):.2f}), is rank '
-            f"{rank} of {len(cut)} by "
-            f"what its cut causes, and over all links weight and cut rank alike at ρ = {rho}: the "
-            "changes are the finding for this text and model, ρ only sums them up, and later "
-            "layers may repair a cut, which hides what it did."
+            f'{layer} head {head} to "{self.tokens[key]}" ({float(weight[heaviest]):.2f}), is rank '
+            f"{rank} of {len(cut)} by what its cut causes, and over all links the rank correlation "
+            f"of weight and cut is ρ = {rho}: the changes are the finding for this text and model, "
+            "ρ only sums them up, and later layers may repair a cut, which hides its effect."
         )
 
     def table(self) -> Table:
@@ -209,10 +206,11 @@ def cause(
 ) -> Cause:
     """Measure what each link of a token causes, beside its weight.
 
-    Each link of the token is cut by itself, in one head, in one layer, everywhere, before softmax
-    or after it, and each key is hidden from all other tokens; what changes is the token's final
-    vector or what the model says comes next. Beside it the usual proxies: weight, value-weighted
-    attention, rollout, gradient × input, equal weights; and links of other tokens as the control.
+    Each link of the token is cut by itself: in one head, in one layer or everywhere, before softmax
+    or after it. Each key is also hidden from all other tokens. The effect is the change of the
+    token's final vector, or of the next-token distribution. The usual proxies are measured too:
+    weight, value-weighted attention, rollout, gradient × input, equal weights; and cuts of other
+    tokens' links as the control.
 
     Args:
         model: a name or path for `load`, one of our models, a Hugging Face model, or any module
@@ -233,7 +231,7 @@ def cause(
     runner = runner_for(model, text, tokenizer=tokenizer)
     places = find_tokens(token, runner.tokens)
     if len(places) != 1:
-        raise OptionError(f"token must be one token, found {token!r}: tokens {places}; name one")
+        raise OptionError(f"token must be one token, found {token!r}, which is tokens {places}")
     place = places[0]
     runner = runner.upto(place)
     with eval_mode(runner.model), through_the_seam(runner.model), torch.no_grad():
@@ -250,32 +248,34 @@ def cause(
 
 
 def _measure(clean: CleanRun, controls: int, seed: int) -> dict[str, Any]:
+    """The effects and the gradient: the fields of `Cause` that take runs of the model."""
     n, l, h = len(clean.runner.inputs), len(clean.layers), clean.layers[0].extent.h
     keys, layers, heads = torch.arange(n), torch.arange(l), torch.arange(h)
-    single = Cuts.of(layers[:, None, None], heads[:, None], clean.place, keys)
-    layer = Cuts.of(layers[:, None], ALL, clean.place, keys)
-    every = Cuts.of(torch.tensor(ALL), ALL, clean.place, keys)
-    drawn, links = _random_links(clean, controls, seed)
-    level = Cuts.of(layers[:, None], heads, clean.place, torch.tensor(0))
-    level_all = Cuts.of(torch.tensor(ALL), ALL, clean.place, torch.tensor([0]))
+    by_head = Cuts.of(layers[:, None, None], heads[:, None], clean.place, keys)
+    by_layer = Cuts.of(layers[:, None], ALL, clean.place, keys)
+    everywhere = Cuts.of(torch.tensor(ALL), ALL, clean.place, keys)
+    from_all = everywhere._replace(query=torch.full_like(keys, ALL))
+    random_cuts, random_links = _random_links(clean, controls, seed)
+    head_rows = Cuts.of(layers[:, None], heads, clean.place, torch.tensor(0))
+    all_rows = Cuts.of(torch.tensor(ALL), ALL, clean.place, torch.tensor([0]))
     return {
-        "forbid": clean.cut(single, "forbid", "cutting links").view(l, h, n),
-        "zero": clean.cut(single, "zero", "zeroing links").view(l, h, n),
-        "layer_forbid": clean.cut(layer, "forbid", "layer by layer").view(l, n),
-        "layer_zero": clean.cut(layer, "zero", "layer by layer").view(l, n),
-        "everywhere_forbid": clean.cut(every, "forbid", "everywhere"),
-        "everywhere_zero": clean.cut(every, "zero", "everywhere"),
-        "occluded": clean.cut(every._replace(query=torch.full_like(keys, ALL)), "forbid", "hiding"),
-        "uniform": clean.uniform(level, "equal weights").view(l, h),
-        "uniform_everywhere": float(clean.uniform(level_all, "equal weights").change[0]),
-        "control": clean.cut(drawn, "forbid", "random links"),
-        "control_links": links,
+        "forbid": clean.cut(by_head, "forbid", "cutting links").view(l, h, n),
+        "zero": clean.cut(by_head, "zero", "zeroing links").view(l, h, n),
+        "layer_forbid": clean.cut(by_layer, "forbid", "layer by layer").view(l, n),
+        "layer_zero": clean.cut(by_layer, "zero", "layer by layer").view(l, n),
+        "everywhere_forbid": clean.cut(everywhere, "forbid", "everywhere"),
+        "everywhere_zero": clean.cut(everywhere, "zero", "everywhere"),
+        "occluded": clean.cut(from_all, "forbid", "hiding"),
+        "uniform": clean.uniform(head_rows, "equal weights").view(l, h),
+        "uniform_everywhere": float(clean.uniform(all_rows, "equal weights").change[0]),
+        "control": clean.cut(random_cuts, "forbid", "random links"),
+        "control_links": random_links,
         "gradient": gradient_times_input(clean, seed),
     }
 
 
 def _random_links(clean: CleanRun, count: int, seed: int) -> tuple[Cuts, tuple[Link, ...]]:
-    """Links of other tokens, in one head each, by layer; as many as there are at most."""
+    """Random links of other tokens, each in one head, in order of layers; fewer if fewer exist."""
     weights = [seen.dense() for seen in clean.layers] if count else []
     links: list[Link] = []
     generator = generator_for(seed, 1)
@@ -286,8 +286,8 @@ def _random_links(clean: CleanRun, count: int, seed: int) -> tuple[Cuts, tuple[L
         picked = torch.randperm(len(candidates), generator=generator)[:share]
         for head, query, key in candidates[picked].tolist():
             links.append(Link(number, head, query, key, float(dense[0, head, query, key])))
-    parts = torch.tensor([link[:4] for link in links], dtype=torch.int64).view(len(links), 4)
-    return Cuts(*parts.unbind(1)), tuple(links)
+    rows = torch.tensor([link[:4] for link in links], dtype=torch.int64).view(len(links), 4)
+    return Cuts(*rows.unbind(1)), tuple(links)
 
 
 def gradient_times_input(clean: CleanRun, seed: int) -> Tensor:
@@ -336,8 +336,7 @@ def _result(clean: CleanRun, text: str, measured: dict[str, Any], seed: int) -> 
     start = torch.zeros(len(runner.inputs))
     start[place] = 1.0
     weight = torch.stack([seen.rows([place])[0, :, 0] for seen in clean.layers]).cpu()
-    value = weight * torch.stack([value_norms(seen)[0].cpu() for seen in clean.layers])
-    rolled = rolled_out(clean.layers, start)
+    norms = torch.stack([value_norms(seen)[0].cpu() for seen in clean.layers])
     result = Cause(
         text=text,
         model=runner.name,
@@ -346,17 +345,20 @@ def _result(clean: CleanRun, text: str, measured: dict[str, Any], seed: int) -> 
         measure="KL" if runner.predicts else "1 − cosine",
         chosen=runner.piece(clean.chosen) if runner.predicts else "",
         weight=weight,
-        value_weighted=value,
-        rollout=rolled,
+        value_weighted=weight * norms,
+        rollout=rolled_out(clean.layers, start),
         link_correlations=(),
         token_correlations=(),
         **measured,
     )
-    object.__setattr__(result, "link_correlations", correlations(result.by_link, seed=seed))
-    object.__setattr__(result, "token_correlations", correlations(result.by_token, seed=seed))
-    return result
+    return replace(
+        result,
+        link_correlations=correlations(result.by_link, seed=seed),
+        token_correlations=correlations(result.by_token, seed=seed),
+    )
 
 
-def _place(at: int, shape: Sequence[int]) -> tuple[int, int, int]:
-    layer, remainder = divmod(at, shape[1] * shape[2])
+def _unravelled(index: int, shape: Sequence[int]) -> tuple[int, int, int]:
+    """The layer, head and key of an index into flattened links `l h n`."""
+    layer, remainder = divmod(index, shape[1] * shape[2])
     return layer, *divmod(remainder, shape[2])

@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from limelight.insight.cause import Cause
 
 _NAMED = 3
-"""Links that are named in the scatter."""
+"""Links that are labelled in the scatter plot."""
 _TALLEST = 16.0
-"""Inches: of a long text every so many keys have a label."""
+"""The greatest height in inches; a long text labels every few keys only."""
 _FLOOR = 1e-8
-"""Changes below are rounding."""
+"""Smaller changes are rounding errors."""
 
 
 def draw(cause: Cause) -> Figure:
     """Left: each link of one head. Right: each key by every measure, as a share of its largest."""
     from limelight.plotting import new_figure
 
-    tall = min(max(4.2, 0.24 * len(cause.tokens) + 1.6), _TALLEST)
-    figure = new_figure(11.0, tall)
+    height = min(max(4.2, 0.24 * len(cause.tokens) + 1.6), _TALLEST)
+    figure = new_figure(11.0, height)
     left, right = figure.subplots(1, 2)
     _scatter(left, cause)
     _by_key(right, cause)
-    looks = visible(cause.tokens[cause.token], 30)
+    token = visible(cause.tokens[cause.token], 30)
     figure.suptitle(
-        f'{visible(cause.model, 40)}: what the links of "{looks}" weigh, and what cutting them '
+        f'{visible(cause.model, 40)}: what the links of "{token}" weigh, and what cutting them '
         f"causes ({cause.measure})",
         fontsize=10, parse_math=False,
     )  # fmt: skip
@@ -102,7 +102,7 @@ def _by_key(axes: Axes, cause: Cause) -> None:
 
 
 def _short(value: float) -> str:
-    """Three digits at most, without zeros that say nothing.
+    """Two decimals, or one digit and its exponent; no leading zero.
 
     >>> _short(0.17432), _short(0.00042), _short(0.0)
     ('.17', '4e-4', '0')

@@ -45,7 +45,7 @@ def cutting(
         links: which query no longer sees which key, in which layer and head; weights are ignored.
         how: before softmax or after it.
         stack: for a model with several kinds of layers, such as an encoder and a decoder: the
-            path of those that are meant, as "decoder.block.*.layer.1.EncDecAttention".
+            path of those that are meant, such as "decoder.block.*.layer.1.EncDecAttention".
 
     >>> import limelight as ll
     >>> model, text = ll.load("minilm"), "The animal didn't cross the street because it was tired."
@@ -75,11 +75,11 @@ def cutting(
 
 
 def cut_call(call: AttentionCall, mask: Mask | Tensor, how: How) -> AttentionCall:
-    """The call with the links cut that the mask does not allow."""
-    both = mask if call.mask is None else as_mask(call.mask) & as_mask(mask)
+    """The call without the links that the mask does not allow."""
+    combined = mask if call.mask is None else as_mask(call.mask) & as_mask(mask)
     if how == "forbid" or call.lse is not None:
-        return call.replace(mask=both)
-    return call.replace(mask=both, lse=call.normaliser(), sinks=None)
+        return call.replace(mask=combined)
+    return call.replace(mask=combined, lse=call.normaliser(), sinks=None)
 
 
 _Cuts = dict[int, dict[int, dict[int, list[int]]]]
@@ -98,7 +98,7 @@ def _by_layer(links: Iterable[Link]) -> _Cuts:
 
 
 def _mask(call: AttentionCall, heads: dict[int, dict[int, list[int]]]) -> Mask | None:
-    """What is left of a layer's links; its memory is that of the links."""
+    """The mask that cuts the links of one layer; None where the call holds none of them."""
     h, i, j = call.query.shape[1], call.query.shape[2], call.key.shape[2]
     first_query = call.first_key + j - i
     # Heads that lose the same links share one mask.
@@ -106,12 +106,12 @@ def _mask(call: AttentionCall, heads: dict[int, dict[int, list[int]]]) -> Mask |
     for head, queries in heads.items():
         if head >= h:
             raise OptionError(f"a link names head {head}, expected one of the {h} heads")
-        places = {
+        cells = {
             (query - first_query, key - call.first_key)
             for query, keys in queries.items()
             for key in keys
         }
-        pairs = sorted((row, column) for row, column in places if 0 <= row < i and 0 <= column < j)
+        pairs = sorted((row, column) for row, column in cells if 0 <= row < i and 0 <= column < j)
         if pairs:
             shared[tuple(pairs)].append(head)
     mask: Mask | None = None

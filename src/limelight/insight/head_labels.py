@@ -22,7 +22,7 @@ def head_labels(model: str) -> dict[str, list[str]]:
     out; a model that was not measured has no labels.
 
     Args:
-        model: the name of the model, as a recording says it: "minilm" or "smollm2".
+        model: the name of the model, as in a recording: "minilm" or "smollm2".
 
     >>> head_labels("minilm")["0.2"][0]
     'previous'

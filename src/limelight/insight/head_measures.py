@@ -1,8 +1,8 @@
-"""What is measured of every head: sums that merge, so that a corpus of any size streams through.
+"""The measures of every head, as sums that merge, so that a corpus of any size can be streamed.
 
-Every measure is taken twice, on the half that a head is chosen by and on the held-out half.
+Every measure is taken twice, on the half that heads are chosen by and on the held-out half.
 Memory is linear in a text: single weights are recomputed some rows at a time, sums over keys are
-the attention of a value of one channel, and the strongest keys are the lens's.
+attention over values of one channel, and the strongest keys come from the lens.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from limelight.rng import generator_for
 
 LENS = Lens(top=4, value_top=4, entropy=True, distance=True)
 _BAND = 5
-"""How far a local head looks, to either side."""
+"""How far a local head looks to either side, in tokens."""
 _KEYS = 16
 """Keys drawn for each query to correlate weights with embeddings."""
 _OFFSETS = range(-8, 9)
+"""Fixed offsets that relations are compared with."""
 
 
 class Sums:
-    """Sums over queries and their number, by measure: adding two gives that of both corpora."""
+    """Sums over queries and their counts, by measure; merging two gives those of both corpora."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -62,7 +63,7 @@ class Sums:
 def watch_rows(
     runner: Runner, rows: Tensor, lens: Lens = LENS, places: Tensor | int = -1
 ) -> tuple[list[Seen], Tensor]:
-    """What every layer saw of rows of ids `b n`, and what some places of them ended as."""
+    """What every layer saw of rows of ids `b n`, and the model's output at some places of them."""
     seen: dict[int, Seen] = {}
 
     def record(call: AttentionCall) -> Tensor:
@@ -71,8 +72,8 @@ def watch_rows(
         return output
 
     with torch.no_grad(), intercept(record, runner.model):
-        end = runner.run(rows, places)
-    return [seen[number] for number in sorted(seen)], end
+        output = runner.run(rows, places)
+    return [seen[number] for number in sorted(seen)], output
 
 
 def pair_weights(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ def pair_weights(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def allowed_pairs(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
-    """Which pairs the mask allows: broadcasts to `b h p`. A few queries at a time."""
+    """Which pairs the mask allows: broadcasts to `b h p`. Computed for a few queries at a time."""
     mask = _problem(seen).mask
     if mask is None:
         return torch.ones(len(queries), dtype=torch.bool)
@@ -103,9 +104,9 @@ def allowed_pairs(seen: Seen, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def key_sums(seen: Seen, channels: Tensor) -> Tensor:
-    """Σ_j w_ij x_j for x of a few channels, `b g j c`: `b h i c`, by attention itself.
+    """Σ_j w_ij x_j for x of a few channels, `b g j c`: `b h i c`, computed by attention.
 
-    Of the weights as they are: with a sink, or a log-sum-exp of the caller's, a row sums to less.
+    Rows of weights are not normalised: with a sink, or the caller's log-sum-exp, they sum to less.
     """
     problem = _problem(seen)
     bias = None if problem.bias is None else problem.bias.to(channels.dtype)
@@ -144,7 +145,7 @@ class Excerpt(NamedTuple):
 
 
 def in_text(sums: Sums, layers: Sequence[Seen], excerpt: Excerpt, embeddings: Tensor) -> None:
-    """Where heads look in running text, and what it would be if weight were spread evenly."""
+    """Where heads look in running text, and the same for even weights, the chance level."""
     n = len(excerpt.ids)
     seen_keys = visible_counts(layers[0])
     places = torch.arange(n)
@@ -164,16 +165,15 @@ def in_text(sums: Sums, layers: Sequence[Seen], excerpt: Excerpt, embeddings: Te
         even = allowed_pairs(layers[0], queries, keys).expand(1, 1, -1)[0, 0] / seen_keys[queries]
         sums.add(f"chance {name}", even.sum(), query_count)
     _separators(sums, layers, excerpt, seen_keys)
-    stacked = torch.stack
-    entropy = stacked([seen.entropy[0][:, 1:].sum(-1) for seen in layers])
+    entropy = torch.stack([seen.entropy[0][:, 1:].sum(-1) for seen in layers])
     sums.add("entropy", entropy, n - 1)
     sums.add("even entropy", seen_keys[1:].log().sum(), n - 1)
-    sums.add("reach", stacked([seen.distance[0].sum(-1) for seen in layers]), n)
+    sums.add("reach", torch.stack([seen.distance[0].sum(-1) for seen in layers]), n)
     _semantics(sums, layers, excerpt, embeddings)
 
 
 def pair_shares(seen: Seen, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The weights of pairs, and ‖weight · value‖ of them as a share of its row's: `b h p` each."""
+    """The weights of pairs, and ‖weight · value‖ as a share of the row's sum: `b h p` each."""
     weights = pair_weights(seen, queries, keys).double()
     sizes = _problem(seen).value.norm(dim=-1, keepdim=True)
     totals = key_sums(seen, sizes.float())[..., 0].double().clamp(min=1e-12)
@@ -184,7 +184,7 @@ def pair_shares(seen: Seen, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tens
 def _add_shares(
     sums: Sums, name: str, layers: Sequence[Seen], queries: Tensor, keys: Tensor, count: int | float
 ) -> None:
-    """Add the weights of pairs, and beside them their value-weighted form, for `count` queries."""
+    """Add the weights of pairs, and their value-weighted form, for `count` queries."""
     shares = [pair_shares(seen, queries, keys) for seen in layers]
     for prefix, part in (("", 0), ("value ", 1)):
         total = torch.stack([layer[part].sum((0, 2)) for layer in shares])
@@ -192,7 +192,7 @@ def _add_shares(
 
 
 def _same(ids: Tensor, most: int = 8) -> tuple[Tensor, Tensor]:
-    """Pairs of equal tokens, each with the nearest earlier ones."""
+    """Pairs of each token with its nearest earlier occurrences."""
     before: dict[int, list[int]] = {}
     pairs: list[tuple[int, int]] = []
     for place, token in enumerate(ids.tolist()):
@@ -203,7 +203,7 @@ def _same(ids: Tensor, most: int = 8) -> tuple[Tensor, Tensor]:
 
 
 def _separators(sums: Sums, layers: Sequence[Seen], excerpt: Excerpt, seen_keys: Tensor) -> None:
-    """Weight on punctuation and special tokens, without the first token."""
+    """Weight on punctuation and special tokens, but not on the first token."""
     marks = excerpt.separates.clone()
     marks[0] = False
     n = len(excerpt.ids)
@@ -225,7 +225,7 @@ def _separators(sums: Sums, layers: Sequence[Seen], excerpt: Excerpt, seen_keys:
 
 
 def _near(n: int) -> tuple[Tensor, Tensor]:
-    """Pairs of tokens within the band of each other; those that a mask forbids weigh nothing."""
+    """Pairs of tokens at most `_BAND` apart; those that a mask forbids weigh nothing."""
     queries = torch.arange(n).repeat_interleave(2 * _BAND + 1)
     keys = queries + torch.arange(-_BAND, _BAND + 1).repeat(n)
     inside = (keys >= 0) & (keys < n)
@@ -233,14 +233,14 @@ def _near(n: int) -> tuple[Tensor, Tensor]:
 
 
 def _semantics(sums: Sums, layers: Sequence[Seen], excerpt: Excerpt, embeddings: Tensor) -> None:
-    """What a correlation of weights with the cosine of static embeddings is made of."""
+    """The sums behind the correlation of weights with the cosines of static embeddings."""
     n = len(excerpt.ids)
-    plain = (~excerpt.separates).nonzero()[:, 0]
-    if len(plain) < 4:
+    content = (~excerpt.separates).nonzero()[:, 0]
+    if len(content) < 4:
         return
     generator = generator_for(n, int(excerpt.ids.sum()))
-    queries = plain.repeat_interleave(_KEYS)
-    keys = plain[torch.randint(len(plain), (len(queries),), generator=generator)]
+    queries = content.repeat_interleave(_KEYS)
+    keys = content[torch.randint(len(content), (len(queries),), generator=generator)]
     kept = (excerpt.ids[queries] != excerpt.ids[keys]) & (
         allowed_pairs(layers[0], queries, keys).expand(1, 1, -1)[0, 0]
     )
@@ -274,7 +274,7 @@ def repeats(sums: Sums, runner: Runner, vocabulary: Tensor, begin: int | None, s
     first = rows.shape[1] - size
     queries = torch.arange(first, rows.shape[1])
     even = 1 / visible_counts(layers[0])[queries]
-    # The first of the second half follows the end of the first: its copy is only known after it.
+    # a query is a token's second occurrence; an induction head looks at what followed the first
     for name, keys in (("induction", queries - size + 1), ("duplicate token", queries - size)):
         _add_shares(sums, name, layers, queries, keys, len(queries) * len(rows))
         sums.add(f"chance {name}", even.sum() * len(rows), len(queries) * len(rows))
@@ -290,12 +290,19 @@ def repeated_rows(
     return torch.cat([*lead, drawn, drawn], 1), size
 
 
-def syntax(
-    sums: Sums,
-    layers: Sequence[Seen],
-    group: Sequence[tuple[Sentence, Tensor, dict[str, list[int]], frozenset[int]]],
-) -> None:
-    """How often the strongest key of a role's word is the other's, sentences of one length.
+class EncodedSentence(NamedTuple):
+    """A probe sentence as a model reads it."""
+
+    sentence: Sentence
+    ids: Tensor
+    places: dict[str, list[int]]
+    """the tokens of each role's word"""
+    excluded: frozenset[int]
+    """tokens that do not count as keys"""
+
+
+def syntax(sums: Sums, layers: Sequence[Seen], group: Sequence[EncodedSentence]) -> None:
+    """How often a word's strongest key is the word it is related to, in sentences of one length.
 
     Keys that the tokenizer added, and the first token, do not count, as in Clark et al. 2019.
     """
@@ -304,11 +311,11 @@ def syntax(
     for row, (sentence, _, places, excluded) in enumerate(group):
         for relation in RELATIONS:
             for first, second in sentence.pairs(relation):
-                if not places[first] or not places[second]:  # no token spells it
+                if not places[first] or not places[second]:  # the tokenizer drops the word
                     continue
-                for way, (query_role, key_role) in (("→", (first, second)), ("←", (second, first))):
+                for arrow, query_role, key_role in (("→", first, second), ("←", second, first)):
                     query, keys = places[query_role][-1], places[key_role]
-                    name = f"{relation} {way}"
+                    name = f"{relation} {arrow}"
                     for prefix, links in (("", raw), ("value ", weighted)):
                         best = _strongest(links[:, row, :, query], excluded)
                         sums.add(prefix + name, torch.isin(best, torch.tensor(keys)).double(), 1)
@@ -326,7 +333,7 @@ def _strongest(indices: Tensor, excluded: frozenset[int]) -> Tensor:
 
 
 def best_offset(chosen: Sums, held_out: Sums, name: str) -> float:
-    """How often the offset that served best on the chosen half serves on the other."""
+    """The held-out hit rate of the fixed offset with the highest rate on the chosen half."""
     rates = {offset: float(chosen.mean(f"offset {offset} {name}")) for offset in _OFFSETS}
     best = max(rates, key=lambda offset: rates[offset])
     return float(held_out.mean(f"offset {best} {name}"))
@@ -335,10 +342,10 @@ def best_offset(chosen: Sums, held_out: Sums, name: str) -> float:
 def retrieval(
     sums: Sums, runner: Runner, encode: Callable[[str], list[int]], prompts: Iterable[Needle]
 ) -> None:
-    """At each step that copies a needle's token: is the head's strongest key that token there?
+    """How often, at a step that copies a needle's token, a head's strongest key is that token.
 
     Wu et al. 2024, https://arxiv.org/abs/2404.15574. The answer is read in one pass with the
-    prompt; a step counts where the model itself would have written the token.
+    prompt; a step counts where the model itself would have generated the token.
     """
     for prompt in prompts:
         before, needle, after, answer = (encode(part) for part in prompt)

@@ -1,15 +1,15 @@
-"""What a head wrote into a token: from which tokens, from which sources, in which directions."""
+"""What a head wrote into a token, by source token, by earlier source and by direction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from limelight.fields import checked
-from limelight.insight.residual import decompose
+from limelight.insight.residual import ResidualDecomposition, decompose
 from limelight.insight.result import Result
 from limelight.insight.table import Table
 from limelight.labels import visible
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PLACES = 64
-"""Tokens that are taken apart at once: every source has a vector for each."""
+"""Tokens that are split at once: each takes a vector for every source."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeadOutput(Result):
     """What one head added to one token's vector, split. n source tokens, s sources, r directions.
 
-    A part's share is its length along what was written as a whole: shares add up to ‖written‖, and
-    a negative one pulls the other way.
+    A part's share is its length along `written`: shares add up to ‖written‖, and a negative one
+    points the other way.
     """
 
     text: str
@@ -51,7 +51,7 @@ class HeadOutput(Result):
     They are the left singular vectors u of W_o W_v, orthogonal: Σ_j directions_jr = written · u_r,
     and Σ_r (written · u_r)² = ‖written‖²"""
     gains: Tensor
-    """r: the singular values, by how much W_o W_v stretches what lies in a direction"""
+    """r: the singular values, by how much W_o W_v stretches each direction"""
     reach: str
     """how far back the sources go"""
 
@@ -65,8 +65,8 @@ class HeadOutput(Result):
         best = self.parts.abs().flatten().topk(min(n, self.parts.numel())).indices.tolist()
         width = len(self.sources)
         return [
-            (self.tokens[at // width], self.sources[at % width], float(self.parts.flatten()[at]))
-            for at in best
+            (self.tokens[j], self.sources[source], float(self.parts[j, source]))
+            for j, source in (divmod(index, width) for index in best)
         ]
 
     def table(self) -> Table:
@@ -126,12 +126,12 @@ def wrote(
     *,
     model: nn.Module | None = None,
 ) -> HeadOutput:
-    """Split what a head wrote into a token by source token, and by where their values come from.
+    """Split what a head wrote into a token by source token, and by where its value comes from.
 
         written = Σ_j w_ij W_o v_j = Σ_j Σ_s w_ij W_o W_v x_j,s     s: token, position, heads, FFNs
 
     with the scale of norms held fixed, as `why` splits the score: exact for models that normalise
-    before each layer; of those that normalise after it the parts of the block before.
+    before each layer; for those that normalise after it, s are the parts of the block before.
 
     Args:
         rec: a recording by an encoder or decoder of ours, of a text or of token ids.
@@ -150,29 +150,11 @@ def wrote(
     """
     run = decompose(rec, layer, head, model)
     i = run.place(query)
-    weights, output_map = run.weights(i), run.output_map()
-    written = output_map @ run.output(i)
-    along = output_map.T @ (written / written.norm().clamp(min=1e-30))
-    # by the QR of W_o the directions span all that the head can write, its bias included
-    basis, triangular = torch.linalg.qr(output_map)
-    turns, gains, _ = torch.linalg.svd(triangular @ run.value_map(), full_matrices=True)
-    output = basis @ turns
-    gains = nn.functional.pad(gains, (0, output.shape[1] - len(gains)))
-    names: tuple[str, ...] = ()
-    reach = ""
-    shares: list[Tensor] = []
-    norms: list[Tensor] = []
-    directions: list[Tensor] = []
-    for places in torch.arange(len(weights)).split(_PLACES):
-        parts, reach = run.parts(places)
-        names = (*parts, "bias")
-        values = weights[places, None] * run.values(parts)  # s p e
-        added = values.sum(0) @ output_map.T
-        shares.append((values @ along).T)
-        norms.append(added.norm(dim=-1))
-        directions.append(added @ output)
-    coordinates = torch.cat(directions)
-    order = coordinates.sum(0).abs().argsort(descending=True, stable=True)
+    weights = run.weights(i)
+    written = run.output_map() @ run.output(i)
+    axes, gains = _output_directions(run.output_map(), run.value_map())
+    split = _split_by_token(run, weights, written, axes)
+    order = split.directions.sum(0).abs().argsort(descending=True, stable=True)
     return HeadOutput(
         text=rec.text,
         model=rec.model or run.runner.name,
@@ -182,10 +164,56 @@ def wrote(
         tokens=tuple(token.text for token in run.tokens),
         written=written,
         weights=weights,
-        norms=torch.cat(norms),
-        sources=names,
-        parts=torch.cat(shares),
-        directions=coordinates[:, order],
+        norms=split.norms,
+        sources=split.sources,
+        parts=split.shares,
+        directions=split.directions[:, order],
         gains=gains[order],
-        reach=reach,
+        reach=split.reach,
     )
+
+
+def _output_directions(output_map: Tensor, value_map: Tensor) -> tuple[Tensor, Tensor]:
+    """The left singular vectors of W_o W_v, `m r`, and its singular values, `r`.
+
+    By the QR of W_o they span all that the head can write, its bias included.
+    """
+    basis, triangular = torch.linalg.qr(output_map)
+    rotation, gains, _ = torch.linalg.svd(triangular @ value_map, full_matrices=True)
+    directions = basis @ rotation
+    return directions, nn.functional.pad(gains, (0, directions.shape[1] - len(gains)))
+
+
+class _Split(NamedTuple):
+    """What each of n tokens adds to `written`."""
+
+    sources: tuple[str, ...]
+    shares: Tensor
+    """n s: along `written`, by source"""
+    norms: Tensor
+    """n: its length"""
+    directions: Tensor
+    """n r: along each output direction"""
+    reach: str
+
+
+def _split_by_token(
+    run: ResidualDecomposition, weights: Tensor, written: Tensor, axes: Tensor
+) -> _Split:
+    """The parts of `written`, computed for some tokens at a time."""
+    output_map = run.output_map()
+    along = output_map.T @ (written / written.norm().clamp(min=1e-30))
+    sources: tuple[str, ...] = ()
+    reach = ""
+    shares: list[Tensor] = []
+    norms: list[Tensor] = []
+    directions: list[Tensor] = []
+    for places in torch.arange(len(weights)).split(_PLACES):
+        parts, reach = run.parts(places)
+        sources = (*parts, "bias")
+        values = weights[places, None] * run.values(parts)  # s p e
+        added = values.sum(0) @ output_map.T
+        shares.append((values @ along).T)
+        norms.append(added.norm(dim=-1))
+        directions.append(added @ axes)
+    return _Split(sources, torch.cat(shares), torch.cat(norms), torch.cat(directions), reach)

@@ -1,7 +1,8 @@
-"""What heads do: a role for each that keeps it on texts it was not chosen by."""
+"""What heads do: roles that a head has on the texts it was chosen by and on held-out ones."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from limelight.errors import OptionError, UnavailableError
 from limelight.fields import checked
 from limelight.insight import head_measures as measures
-from limelight.insight.head_measures import Excerpt, Sums
-from limelight.insight.probes import RELATIONS, Sentence, filler_texts, needles, sentences
+from limelight.insight.head_measures import EncodedSentence, Excerpt, Sums
+from limelight.insight.probes import RELATIONS, filler_texts, needles, sentences
 from limelight.insight.progress import tracked
 from limelight.insight.result import Result
 from limelight.insight.runner import Runner, eval_mode, runner_for, through_the_seam
@@ -34,16 +35,16 @@ HIT_MARGIN = 0.1
 BROAD = 0.9
 """A broad head's entropy is at least this share of that of even weights."""
 SINK = 0.3
-"""A head rests on the first token where it pays it more than this, on average."""
+"""A head whose mean weight on the first token is above this uses it as a sink."""
 PIECE = 700
-"""Characters of a text that are read at once."""
+"""Characters of running text that are read at once."""
 
 POSITIONS = ("previous", "next", "self", "first", "separator", "local")
 COMMON = ("local", "first", "broad")
-"""What many heads do beside whatever else they do."""
+"""Roles that many heads have besides another one."""
 COPYING = ("induction", "duplicate token", "same token", "retrieval")
 ROLES = (*POSITIONS, *COPYING, "broad", *RELATIONS, "semantics")
-"""All that a head may be found to do; the arrow of a relation is found with it."""
+"""All roles; the direction of a relation is measured and added to its name."""
 
 
 def find_role(role: str, known: Iterable[str] = ROLES) -> str:
@@ -54,26 +55,27 @@ def find_role(role: str, known: Iterable[str] = ROLES) -> str:
     """
     known = tuple(known)
     for name in known:
-        if _typed(role) in (_typed(name), _typed(name.rstrip(" →←"))):
+        if _hyphenated(role) in (_hyphenated(name), _hyphenated(name.rstrip(" →←"))):
             return name
     raise OptionError(f"role must be one of {', '.join(known)}, found {role!r}")
 
 
-def _typed(role: str) -> str:
+def _hyphenated(role: str) -> str:
+    """With hyphens, as on a keyboard, in place of en dashes."""
     return role.replace("–", "-")
 
 
 class Score(NamedTuple):
-    """One measure of all heads, on both halves of what it was measured on."""
+    """One measure of all heads, on both halves of the data."""
 
     chosen: Tensor
     """l h: on the half that heads are chosen by"""
     held_out: Tensor
     """l h: on the held-out half"""
     chance: float
-    """what a head would have by chance, or by the best fixed offset, on the held-out half"""
+    """the chance level, or that of the best fixed offset, on the held-out half"""
     margin: float
-    """how far above it a head must be, on both halves"""
+    """how far above chance a head must be, on both halves"""
     value_weighted: Tensor | None = None
     """l h: the held-out half by ‖weight · value‖, as shares (Kobayashi et al. 2020)"""
 
@@ -90,7 +92,7 @@ class HeadRoles(Result):
 
     model: str
     texts: int
-    """pieces of running text that were read"""
+    """how many pieces of running text were read"""
     scores: dict[str, Score]
     """by role"""
     entropy: Tensor
@@ -114,7 +116,7 @@ class HeadRoles(Result):
         return float((self.scores["first"].held_out > SINK).double().mean())
 
     def roles(self, layer: int, head: int) -> list[str]:
-        """The roles of a head, the one that stands out most first; those of many heads last."""
+        """The roles of a head, the clearest first; those that many heads have come last."""
         lifts = {
             name: float((score.held_out[layer, head] - score.chance) / max(1e-9, 1 - score.chance))
             for name, score in self.scores.items()
@@ -144,8 +146,8 @@ class HeadRoles(Result):
             .topk(min(n, self.layers * self.heads))
         )
         return [
-            (at // self.heads, at % self.heads, value)
-            for value, at in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            (index // self.heads, index % self.heads, value)
+            for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ]
 
     def table(self) -> Table:
@@ -181,7 +183,7 @@ class HeadRoles(Result):
         return Table(("layer", "head", "roles", "entropy", "reach"), rows, decimals=2)
 
     def figure(self) -> Figure:
-        """Layers down, heads across; the colour is the role that stands out most."""
+        """Layers down, heads across, coloured by each head's clearest role."""
         from matplotlib.patches import Patch
 
         from limelight.colours import LIGHT
@@ -191,7 +193,7 @@ class HeadRoles(Result):
             [(self.roles(x, y) or [""])[0] for y in range(self.heads)] for x in range(self.layers)
         ]
         named = [name for name in self.scores if any(name in row for row in first)]
-        colours = {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(named)}
+        colours = dict(zip(named, itertools.cycle(_COLOURS), strict=False))
         figure = new_figure(0.55 * self.heads + 3.4, max(2.6, 0.3 * self.layers + 1.0))
         axes = figure.add_subplot()
         for layer, row in enumerate(first):
@@ -250,8 +252,8 @@ def heads(
 
     Position (previous, next, self, first, separator, local, broad), copying (induction, duplicate
     token, same token, retrieval), syntax and coreference against the best fixed offset, and the
-    correlation of weights with the cosine of static embeddings. A role is given where it beats its
-    chance level by its margin on the half it is chosen by and on the half that is held out.
+    correlation of weights with the cosine of static embeddings. A head has a role where it beats
+    the chance level by a margin, on the half that it is chosen by and on the held-out half.
     A view labels heads by `labels()`, or at once by `head_labels("minilm")`: "layer.head" → roles.
 
     Args:
@@ -277,13 +279,13 @@ def heads(
             _repeat(sums, probe, model, tokenizer, 2 * seed + half)
             _sentences(sums, model, tokenizer, half, seed, progress)
             if probe.predicts:
-                chosen = tracked(needles(half, seed=seed), "needles", 8, progress=progress)
-                measures.retrieval(sums, probe, _encoder(model, tokenizer), chosen)
+                prompts = tracked(needles(half, seed=seed), "needles", 8, progress=progress)
+                measures.retrieval(sums, probe, _encoder(model, tokenizer), prompts)
     return _result(probe.name, count, *halves)
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[str]:
-    """Texts cut at spaces to what is read at once."""
+    """Texts cut at spaces into pieces that are read at once."""
     for text in [texts] if isinstance(texts, str) else texts:
         line = ""
         for word in text.split():
@@ -298,6 +300,7 @@ def _pieces(texts: Iterable[str]) -> Iterator[str]:
 def _read_text(
     sums: Sums, model: nn.Module, text: str, tokenizer: PreTrainedTokenizerBase | None
 ) -> int:
+    """Add the measures of a piece of text. Returns 0 where it is too short to count, else 1."""
     runner = runner_for(model, text, tokenizer=tokenizer)
     if len(runner.inputs) < 8:
         return 0
@@ -328,15 +331,15 @@ def random_vocabulary(
         known = model.tokens
         if known is None:
             raise UnavailableError("this model came without a tokenizer: heads needs one")
-        opened = known.encode("a").ids
-        begin = opened[0] if opened[0] in known.special else known.begin
+        first = known.encode("a").ids[0]
+        begin = first if first in known.special else known.begin
         return _without(model.config.vocabulary, known.special), begin
     foreign: Any = tokenizer
     if foreign is None:
         raise OptionError("a model without a tokenizer of its own needs tokenizer= to read texts")
-    opened = foreign("a")["input_ids"]
+    first = foreign("a")["input_ids"][0]
     special = set(foreign.all_special_ids)
-    begin = opened[0] if opened[0] in special else foreign.bos_token_id
+    begin = first if first in special else foreign.bos_token_id
     return _without(len(foreign), special), begin
 
 
@@ -366,29 +369,29 @@ def _sentences(
     seed: int,
     progress: bool | None,
 ) -> None:
-    """The probe sentences of a half, those of one length together."""
-    groups: dict[int, list[tuple[Sentence, Tensor, dict[str, list[int]], frozenset[int]]]] = {}
+    """The measures of a half's probe sentences; those of one length are run together."""
+    groups: dict[int, list[EncodedSentence]] = {}
     for sentence in sentences(half, seed=seed):
         runner = runner_for(model, sentence.text, tokenizer=tokenizer)
         if runner.text != sentence.text:
             raise OptionError(
-                "tokenizer must say where its tokens stand (a fast one does), found "
+                "tokenizer must report the offsets of its tokens, as fast ones do, found "
                 f"{type(tokenizer).__name__}, which reads {sentence.text!r} as {runner.text!r}"
             )
         places = {
             role: [
-                at for at, token in enumerate(runner.tokens)
+                place for place, token in enumerate(runner.tokens)
                 if token.start < stop and token.end > start
             ]
             for role, (start, stop) in sentence.spans.items()
         }  # fmt: skip
-        excluded = frozenset({0} | {at for at, token in enumerate(runner.tokens) if token.special})
+        special = {place for place, token in enumerate(runner.tokens) if token.special}
         groups.setdefault(len(runner.inputs), []).append(
-            (sentence, runner.inputs, places, excluded)
+            EncodedSentence(sentence, runner.inputs, places, frozenset({0} | special))
         )
     for group in tracked(groups.values(), "sentences", len(groups), progress=progress):
-        runner = runner_for(model, group[0][0].text, tokenizer=tokenizer)
-        layers, _ = measures.watch_rows(runner, torch.stack([ids for _, ids, _, _ in group]))
+        runner = runner_for(model, group[0].sentence.text, tokenizer=tokenizer)
+        layers, _ = measures.watch_rows(runner, torch.stack([encoded.ids for encoded in group]))
         measures.syntax(sums, layers, group)
 
 
@@ -399,19 +402,19 @@ def _result(name: str, texts: int, chosen: Sums, held_out: Sums) -> HeadRoles:
             continue
         margin = HIT_MARGIN if role == "retrieval" else WEIGHT_MARGIN
         weighted = held_out.mean(f"value {role}") if f"value {role}" in held_out.sums else None
-        even = float(held_out.mean(f"chance {role}"))
-        scores[role] = Score(chosen.mean(role), held_out.mean(role), even, margin, weighted)
+        chance = float(held_out.mean(f"chance {role}"))
+        scores[role] = Score(chosen.mean(role), held_out.mean(role), chance, margin, weighted)
     broad = [half.mean("entropy") / half.mean("even entropy") for half in (chosen, held_out)]
     scores["broad"] = Score(broad[0], broad[1], BROAD, 0.0)
     for relation in RELATIONS:
-        # the direction that serves better on the chosen half
-        ways = [f"{relation} {way}" for way in "→←"]
-        best = max(ways, key=lambda way: float(chosen.mean(way).max()))
+        # the direction in which the best head scores higher on the chosen half
+        directions = [f"{relation} {arrow}" for arrow in "→←"]
+        best = max(directions, key=lambda direction: float(chosen.mean(direction).max()))
         scores[best] = Score(
             chosen.mean(best), held_out.mean(best), measures.best_offset(chosen, held_out, best),
             HIT_MARGIN, held_out.mean(f"value {best}"),
         )  # fmt: skip
-    alike = [measures.semantics(half) for half in (chosen, held_out)]
+    correlation = [measures.semantics(half) for half in (chosen, held_out)]
     weighted = measures.semantics(held_out, "value ")
-    scores["semantics"] = Score(alike[0], alike[1], 0.0, HIT_MARGIN, weighted)
+    scores["semantics"] = Score(correlation[0], correlation[1], 0.0, HIT_MARGIN, weighted)
     return HeadRoles(name, texts, scores, held_out.mean("entropy"), held_out.mean("reach"))

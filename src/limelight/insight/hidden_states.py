@@ -1,8 +1,8 @@
-"""The hidden states of any model: what its blocks take in and give out, one stage a layer.
+"""The hidden states of any model: the inputs and outputs of its blocks, one stage per layer.
 
 A block is the part of a model that a layer's attention belongs to: "layers.3" of the call at
-"layers.3.self_attn". It is found by where attention calls stand, so that our models, those of
-Hugging Face and modules of anyone are read alike.
+"layers.3.self_attn". Blocks are found by the paths of attention calls, which works alike for our
+models, those of Hugging Face and any other module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from limelight.ops.lens.spec import Lens
 
 
 def attention_blocks(runner: Runner) -> list[nn.Module]:
-    """The blocks of a model in the order in which they run; one that layers share is there once."""
+    """The blocks of a model in the order in which they run; one shared by layers is listed once."""
     paths: dict[str, None] = {}
 
     def locate(call: AttentionCall) -> Tensor:
@@ -30,23 +30,23 @@ def attention_blocks(runner: Runner) -> list[nn.Module]:
     _run(runner, locate)
     if not paths:
         raise UnavailableError(
-            f"{runner.name} makes no attention call that goes through limelight: its layers are "
-            "not known"
+            f"{runner.name} makes no attention call that goes through limelight, so its layers "
+            "are unknown"
         )
     return [runner.model.get_submodule(path) for path in paths]
 
 
 def hidden_states(runner: Runner, blocks: list[nn.Module]) -> tuple[Tensor, list[Seen]]:
-    """Every token's vector before attention and after each block, `l+1 n m`; what layers saw."""
-    kept: list[Tensor] = []
+    """Every token's vector before the first block and after each, `l+1 n m`; what layers saw."""
+    stages: list[Tensor] = []
     seen: dict[int, Seen] = {}
 
     def enter(_block: nn.Module, args: Any, options: dict[str, Any]) -> None:
-        if not kept:
-            kept.append(_first_states((*args, *options.values()), runner))
+        if not stages:
+            stages.append(_first_states((*args, *options.values()), runner))
 
     def leave(_block: nn.Module, _args: Any, output: Any) -> None:
-        kept.append(_first_states(output if isinstance(output, tuple) else (output,), runner))
+        stages.append(_first_states(output if isinstance(output, tuple) else (output,), runner))
 
     def record(call: AttentionCall) -> Tensor:
         output, seen[layer_of(call)] = call.attend(lens=Lens())
@@ -59,13 +59,13 @@ def hidden_states(runner: Runner, blocks: list[nn.Module]) -> tuple[Tensor, list
     finally:
         for hook in hooks:
             hook.remove()
-    if len({each.shape for each in kept}) > 1:
-        widths = ", ".join(str(each.shape[-1]) for each in kept)
+    if len({states.shape for states in stages}) > 1:
+        widths = ", ".join(str(states.shape[-1]) for states in stages)
         raise UnavailableError(
-            f"the blocks of {runner.name} have vectors of {widths} channels: stages are compared "
-            "where all have as many"
+            f"the blocks of {runner.name} must have vectors of equally many channels, to be "
+            f"compared, found {widths}"
         )
-    return torch.cat(kept).double().cpu(), [seen[number] for number in sorted(seen)]
+    return torch.cat(stages).double().cpu(), [seen[number] for number in sorted(seen)]
 
 
 def _run(runner: Runner, interceptor: Interceptor) -> None:
@@ -90,12 +90,12 @@ def _block_path(path: str, stack: str) -> str:
 
 
 def _first_states(values: tuple[Any, ...], runner: Runner) -> Tensor:
-    """The first of some values that is a vector for each token: 1 n m."""
+    """The first of some values that holds a vector for each token: 1 n m."""
     for value in values:
-        states = isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3
-        if states and value.shape[:2] == (1, len(runner.inputs)):
+        vectors = isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3
+        if vectors and value.shape[:2] == (1, len(runner.inputs)):
             return value
     raise UnavailableError(
-        f"a block of {runner.name} takes or gives no vectors (1, n = {len(runner.inputs)}, m): its "
-        "stages are not known"
+        f"a block of {runner.name} must take and give vectors (1, n = {len(runner.inputs)}, m), "
+        "found none"
     )

@@ -23,7 +23,7 @@ from limelight.ops.problem import Problem
 ALL = -1
 """Stands for every layer, every head, or every other query."""
 _LEAST = 1e-20
-"""What must at least remain of a row for float32 weights to give its distribution."""
+"""The least sum of a row's remaining weights from which float32 still gives its distribution."""
 
 
 class Cuts(NamedTuple):
@@ -41,8 +41,8 @@ class Cuts(NamedTuple):
         return cls(*(part.flatten() for part in parts))
 
     def part(self, rows: slice) -> Cuts:
-        """Some of them."""
-        return Cuts(*(each[rows] for each in self))
+        """The cuts of some rows."""
+        return Cuts(*(column[rows] for column in self))
 
 
 class Effect(NamedTuple):
@@ -51,7 +51,7 @@ class Effect(NamedTuple):
     change: Tensor
     """1 − cosine of the final vector, or KL(before ‖ after) of the next-token distribution, nats"""
     log_prob: Tensor | None
-    """the change of the log-probability of the token chosen before, where tokens are predicted"""
+    """the change of the log-probability of the token most likely before; None for an encoder"""
 
     def view(self, *shape: int) -> Effect:
         """In another shape."""
@@ -67,8 +67,8 @@ class CleanRun:
         self.runner, self.place, self.progress = runner, place, progress
         self.layers: list[Seen] = []
         with intercept(self._record, runner.model):
-            end = runner.run(runner.rows(1), place)
-        self.before = end[0].double()
+            output = runner.run(runner.rows(1), place)
+        self.before = output[0].double()
         self._patcher = runner.patcher(place)
 
     def _record(self, call: AttentionCall) -> Tensor:
@@ -81,20 +81,20 @@ class CleanRun:
         """The token that is most likely next."""
         return int(self.before.argmax())
 
-    def effect(self, ends: Tensor) -> Effect:
-        """The effect, given the final outputs of some rows: `b c`."""
-        ends = ends.double()
+    def effect(self, outputs: Tensor) -> Effect:
+        """The effect on each row, given its final output: `b c`."""
+        outputs = outputs.double()
         if not self.runner.predicts:
-            same = torch.cosine_similarity(ends, self.before[None], dim=-1)
-            return Effect((1 - same).clamp(min=0.0), None)
-        before, after = self.before.log_softmax(-1), ends.log_softmax(-1)
+            cosine = torch.cosine_similarity(outputs, self.before[None], dim=-1)
+            return Effect((1 - cosine).clamp(min=0.0), None)
+        before, after = self.before.log_softmax(-1), outputs.log_softmax(-1)
         change = (before.exp() * (before - after)).sum(-1).clamp(min=0.0)
         return Effect(change, after[:, self.chosen] - before[self.chosen])
 
     def cut(self, cuts: Cuts, how: How, title: str) -> Effect:
         """The effect of each cut by itself."""
         return self._run(
-            cuts, lambda part: _cutter(part, how), lambda part: self._cut_row(part, how), title
+            cuts, lambda batch: _cutter(batch, how), lambda batch: self._cut_row(batch, how), title
         )
 
     def uniform(self, cuts: Cuts, title: str) -> Effect:
@@ -112,31 +112,31 @@ class CleanRun:
             none = torch.zeros(0, dtype=torch.float64)
             return Effect(none, none if self.runner.predicts else None)
         effects: list[Effect] = []
-        parts = self._parts(cuts)
-        for part in tracked(parts, title, len(parts), progress=self.progress):
-            effects.append(self.effect(self._end(part, interceptor, row)))
-        log_probs = [each.log_prob for each in effects if each.log_prob is not None]
+        batches = list(_batches(cuts, self.runner.batch))
+        for batch in tracked(batches, title, len(batches), progress=self.progress):
+            effects.append(self.effect(self._outputs(batch, interceptor, row)))
+        log_probs = [effect.log_prob for effect in effects if effect.log_prob is not None]
         return Effect(
-            torch.cat([each.change for each in effects]),
+            torch.cat([effect.change for effect in effects]),
             torch.cat(log_probs) if log_probs else None,
         )
 
-    def _end(
+    def _outputs(
         self,
-        part: Cuts,
+        batch: Cuts,
         interceptor: Callable[[Cuts], Interceptor],
         row: Callable[[Cuts], Tensor | None],
     ) -> Tensor:
         """The final outputs of the rows of a batch, run from where they begin to differ."""
-        count, layer, patcher = len(part.key), int(part.layer[0]), self._patcher
-        own = bool((part.query == self.place).all())
-        if patcher is not None and own and layer != ALL:
-            weights = row(part)
+        count, layer, patcher = len(batch.key), int(batch.layer[0]), self._patcher
+        own_row = bool((batch.query == self.place).all())
+        if patcher is not None and own_row and layer != ALL:
+            weights = row(batch)
             if weights is not None:
                 heads = torch.einsum("bhj,hje->bhe", weights, self._values(layer))
                 return patcher.patch_heads(layer, heads)
-        with intercept(interceptor(part), self.runner.model):
-            if isinstance(patcher, DecoderPatcher) and own:
+        with intercept(interceptor(batch), self.runner.model):
+            if isinstance(patcher, DecoderPatcher) and own_row:
                 return patcher.rerun(count)
             if isinstance(patcher, EncoderPatcher) and layer != ALL:
                 return patcher.rerun_from(layer, count)
@@ -151,33 +151,30 @@ class CleanRun:
         """The token's weights in a layer: h j."""
         return self.layers[layer].rows([self.place])[0, :, 0]
 
-    def _cut_row(self, part: Cuts, how: How) -> Tensor | None:
-        """The token's weights with links cut, `b h j`; None where float32 lost the others."""
-        weights = self._row(int(part.layer[0]))
+    def _cut_row(self, batch: Cuts, how: How) -> Tensor | None:
+        """The token's weights with links cut, `b h j`; None where too little is left in float32."""
+        weights = self._row(int(batch.layer[0]))
         h, j = weights.shape
-        removed = _hit_heads(part, h)[:, :, None] & (part.key[:, None, None] == torch.arange(j))
+        removed = _cut_heads(batch, h)[:, :, None] & (batch.key[:, None, None] == torch.arange(j))
         left = weights.masked_fill(removed.to(weights.device), 0.0)
         if how == "zero":
             return left
         total = left.sum(-1, keepdim=True)
         return None if bool((total < _LEAST).any()) else left / total
 
-    def _uniform_row(self, part: Cuts) -> Tensor:
+    def _uniform_row(self, batch: Cuts) -> Tensor:
         """Equal weights on what the token may see, in some heads: `b h j`."""
-        layer = int(part.layer[0])
+        layer = int(batch.layer[0])
         weights, extent = self._row(layer), self.layers[layer].extent
         even = _uniform_over_allowed(
             _problem(self.layers[layer]).mask, extent, self.place, weights
         )[0, :, 0]
-        heads = _hit_heads(part, extent.h).to(weights.device)
+        heads = _cut_heads(batch, extent.h).to(weights.device)
         return torch.where(heads[:, :, None], even, weights)
-
-    def _parts(self, cuts: Cuts) -> list[Cuts]:
-        """Batches of rows that begin to differ at the same layer."""
-        return list(_batches(cuts, self.runner.batch))
 
 
 def _batches(cuts: Cuts, size: int) -> Iterator[Cuts]:
+    """Batches of cuts in the same layer, in order."""
     _, counts = torch.unique_consecutive(cuts.layer, return_counts=True)
     first = 0
     for count in counts.tolist():
@@ -186,20 +183,20 @@ def _batches(cuts: Cuts, size: int) -> Iterator[Cuts]:
         first += count
 
 
-def _hit(call: AttentionCall, cuts: Cuts) -> Tensor:
-    """Which heads of which rows are meant: `b h`."""
+def _cut_heads_of_call(call: AttentionCall, cuts: Cuts) -> Tensor:
+    """Which heads of a call are cut in each row: `b h`."""
     layers = (cuts.layer == layer_of(call)) | (cuts.layer == ALL)
-    return layers[:, None] & _hit_heads(cuts, call.query.shape[1])
+    return layers[:, None] & _cut_heads(cuts, call.query.shape[1])
 
 
-def _hit_heads(cuts: Cuts, h: int) -> Tensor:
-    """Which heads are meant in the layers that are: `b h`."""
+def _cut_heads(cuts: Cuts, h: int) -> Tensor:
+    """Which heads are cut in each row, whatever the layer: `b h`."""
     return (cuts.head[:, None] == torch.arange(h)) | (cuts.head == ALL)[:, None]
 
 
 def _cutter(cuts: Cuts, how: How) -> Interceptor:
     def cut(call: AttentionCall) -> Tensor:
-        heads = _hit(call, cuts)
+        heads = _cut_heads_of_call(call, cuts)
         if not heads.any():
             return call.attend()
         i, j = call.query.shape[2], call.key.shape[2]
@@ -214,27 +211,27 @@ def _cutter(cuts: Cuts, how: How) -> Interceptor:
 
 
 def _uniform_weights(cuts: Cuts) -> Interceptor:
-    def level(call: AttentionCall) -> Tensor:
-        output, heads = call.attend(), _hit(call, cuts)
+    def uniform(call: AttentionCall) -> Tensor:
+        output, heads = call.attend(), _cut_heads_of_call(call, cuts)
         b, h, i, _ = call.query.shape
         j = call.key.shape[2]
         place = int(cuts.query[0]) - (call.first_key + j - i)
         if not heads.any() or not 0 <= place < i:
             return output
-        return _uniform_row(call, output, heads.to(output.device), Extent(b, h, i, j), place)
+        return _with_uniform_row(call, output, heads.to(output.device), Extent(b, h, i, j), place)
 
-    return level
+    return uniform
 
 
-def _uniform_row(
+def _with_uniform_row(
     call: AttentionCall, output: Tensor, heads: Tensor, extent: Extent, place: int
 ) -> Tensor:
     """The output with the mean of the values that a query may see, in some heads of some rows."""
     weights = _uniform_over_allowed(call.mask, extent, place, output)
     value = call.value.repeat_interleave(extent.h // call.value.shape[1], dim=1)
-    level = (weights @ value)[:, :, 0]
+    mean = (weights @ value)[:, :, 0]
     output = output.clone()
-    output[:, :, place] = torch.where(heads[..., None], level, output[:, :, place])
+    output[:, :, place] = torch.where(heads[..., None], mean, output[:, :, place])
     return output
 
 
@@ -246,8 +243,8 @@ def _uniform_over_allowed(
     allowed = torch.ones(b, h, 1, j, dtype=torch.bool, device=like.device)
     if mask is not None:
         row = slice(place, place + 1)
-        where = Region.at(extent, slice(0, b), slice(0, h), row, slice(0, j), like.device)
-        allowed = as_mask(mask).allowed(where).expand(b, h, 1, j)
+        region = Region.at(extent, slice(0, b), slice(0, h), row, slice(0, j), like.device)
+        allowed = as_mask(mask).allowed(region).expand(b, h, 1, j)
     return allowed.to(like) / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 

@@ -1,4 +1,4 @@
-"""What a lens recorded of each layer, or what one sweep over the weights finds."""
+"""The statistics of each layer: those that a lens recorded, or from one sweep over the weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LayerStatistics(NamedTuple):
 
 
 def layer_statistics(seen: Seen) -> LayerStatistics:
-    """What the lens recorded, or what one sweep over the weights finds."""
+    """What the lens recorded, or where that is too little, the same from one sweep."""
     statistics = seen.statistics
     top, received, entropy, distance = (
         statistics.top,
@@ -39,8 +39,8 @@ def layer_statistics(seen: Seen) -> LayerStatistics:
     if top is None or received is None or entropy is None or distance is None:
         if seen.source is None:
             raise UnavailableError(
-                f"a recording that was made with {seen.lens!r} cannot be shown: without the "
-                f"weights it takes {LENS!r}"
+                f"a recording without weights must be made with {LENS!r} to be shown, "
+                f"found {seen.lens!r}"
             )
         return _from_weights(seen)
     return LayerStatistics(

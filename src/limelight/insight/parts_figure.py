@@ -1,4 +1,4 @@
-"""The figure of a decomposed sum: a matrix of positive and negative parts."""
+"""The figure of a decomposed score or output: a matrix of positive and negative parts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from limelight.labels import fit, visible
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_WRITTEN = 0.08
-"""A part is written out from this share of the largest on."""
+_PRINTED = 0.08
+"""Parts of at least this share of the largest are printed as numbers."""
 
 
 class Axis(NamedTuple):
-    """What the rows or columns of a matrix are."""
+    """The rows or columns of a matrix."""
 
     title: str
     names: Sequence[str]
     shown: Sequence[int]
-    """which of them, in order"""
+    """which of the names, in order"""
 
     @property
     def label(self) -> str:
@@ -37,14 +37,14 @@ def draw_parts(parts: Tensor, rows: Axis, columns: Axis, title: str, unit: str) 
     from limelight.plotting import fonts_for, new_figure
 
     chosen = parts[list(rows.shown)][:, list(columns.shown)]
-    names = [[_short(axis.names[at]) for at in axis.shown] for axis in (rows, columns)]
+    names = [[_short(axis.names[index]) for index in axis.shown] for axis in (rows, columns)]
     figure = new_figure(0.36 * chosen.shape[1] + 3.2, 0.27 * chosen.shape[0] + 2.4)
     axes = figure.add_subplot()
     limit = max(float(chosen.abs().max()), 1e-12)
     image = axes.imshow(chosen.numpy(), cmap="PuOr", vmin=-limit, vmax=limit, aspect="auto")
     for i, row in enumerate(chosen.tolist()):
         for j, value in enumerate(row):
-            if abs(value) >= _WRITTEN * limit:
+            if abs(value) >= _PRINTED * limit:
                 colour = "white" if abs(value) > 0.55 * limit else LIGHT.ink
                 axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=colour)
     style: dict[str, Any] = {"fontsize": 7, "parse_math": False}
@@ -65,7 +65,7 @@ def draw_parts(parts: Tensor, rows: Axis, columns: Axis, title: str, unit: str) 
 
 
 def largest(sizes: Tensor, count: int) -> list[int]:
-    """Where the largest of some sizes stand, in their own order."""
+    """The indices of the largest sizes, in ascending order."""
     return sorted(sizes.topk(min(count, len(sizes))).indices.tolist())
 
 

@@ -1,8 +1,7 @@
 """Probe sentences whose syntax and coreference are known, because they are made from templates.
 
-Sentences come from templates over word lists written for this purpose. The first half of every
-list makes the sentences that a head is chosen by; the other half, none of whose nouns, verbs and
-adjectives the first has seen, makes the held-out ones.
+The first half of every word list fills the sentences that heads are chosen by, the second half the
+held-out ones, so the two share no subject, object, verb or adjective.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Sentence(NamedTuple):
 
     text: str
     spans: dict[str, tuple[int, int]]
-    """where the word of each role stands in the text, in characters"""
+    """the characters of each role's word: start and end"""
 
     def pairs(self, relation: str) -> list[tuple[str, str]]:
         """The roles of the relation that this sentence has."""
@@ -90,7 +89,7 @@ class Sentence(NamedTuple):
 
 
 def sentences(half: int, count: int = HALF, seed: int = 0) -> list[Sentence]:
-    """Sentences of one half of the words, 0 or 1; the same for the same seed.
+    """Sentences from one half of the words, 0 or 1; the same for the same seed.
 
     >>> first, held = sentences(0), sentences(1)
     >>> len(first) + len(held)
@@ -104,15 +103,16 @@ def sentences(half: int, count: int = HALF, seed: int = 0) -> list[Sentence]:
         "subject": PEOPLE, "object": THINGS, "adjective": DESCRIBING, "quality": MATERIAL,
         "verb": ACTS, "state": STATES,
     }  # fmt: skip
-    made: list[Sentence] = []
+    probes: list[Sentence] = []
     for number in range(count):
-        words = {role: _pick(_half(each, half), generator) for role, each in lists.items()}
+        words = {role: _pick(_half(known, half), generator) for role, known in lists.items()}
         words["pronoun"] = _pick(("he", "she"), generator)
-        made.append(_filled(TEMPLATES[number % len(TEMPLATES)], words))
-    return made
+        probes.append(_filled(TEMPLATES[number % len(TEMPLATES)], words))
+    return probes
 
 
 def _filled(template: str, words: dict[str, str]) -> Sentence:
+    """A template with its words, and the spans of their roles and of the nouns' determiners."""
     text, spans = "", {}
     roles: list[tuple[str, tuple[int, int]]] = []
     for part in template.split():
@@ -120,13 +120,14 @@ def _filled(template: str, words: dict[str, str]) -> Sentence:
         word = words[role] if role else part
         text += ("" if not text or part in ".," else " ") + word
         roles.append((role or word.lower(), (len(text) - len(word), len(text))))
-    for at, (role, span) in enumerate(roles):
+    for index, (role, span) in enumerate(roles):
         if role in words:
             spans[role] = span
         if role in ("subject", "object"):
             # the determiner is the nearest one before the noun
-            back = next(place for name, place in reversed(roles[:at]) if name in _DETERMINERS)
-            spans["determiner" if role == "subject" else "object determiner"] = back
+            before = reversed(roles[:index])
+            determiner = next(span for name, span in before if name in _DETERMINERS)
+            spans["determiner" if role == "subject" else "object determiner"] = determiner
     return Sentence(text, spans)
 
 
@@ -148,14 +149,14 @@ FILLER = (
     "Every house has a well, but the water from the spring above the church is said to be better.",
     "The old mill still turns when the river is high, though it grinds nothing any more.",
 )
-"""Plain sentences: what a needle is hidden in, and the text that is read where none is given."""
+"""Plain sentences: the haystack of a needle, and the running text that heads read by default."""
 
 _COLOURS = ("red", "green", "blue", "white", "black", "brown", "orange", "purple", "pink", "yellow")
 _FRUITS = ("apple", "pear", "plum", "cherry", "lemon", "peach", "grape", "melon", "orange", "fig")
 
 
 class Needle(NamedTuple):
-    """A text with something to find in it, and the words that it should be continued by."""
+    """A prompt, in three pieces, whose continuation occurs in its middle piece."""
 
     before: str
     needle: str
@@ -164,9 +165,9 @@ class Needle(NamedTuple):
 
 
 def needles(half: int, count: int = 8, seed: int = 0) -> list[Needle]:
-    """Prompts whose answer stands somewhere in a long text; other words in each half."""
+    """Prompts whose answer occurs once in a long text; the halves use different words."""
     generator = generator_for(seed, half, 7)
-    made: list[Needle] = []
+    prompts: list[Needle] = []
     for _ in range(count):
         owner = _pick(_half(PEOPLE, half), generator)
         colours, fruits = _half(_COLOURS, half), _half(_FRUITS, half)
@@ -177,18 +178,18 @@ def needles(half: int, count: int = 8, seed: int = 0) -> list[Needle]:
         order = torch.randperm(len(FILLER), generator=generator).tolist()
         cut = int(torch.randint(2, 8, (), generator=generator))
         needle = f" The secret password of the {owner} is{answer}."
-        before = " ".join(FILLER[at] for at in order[:cut])
-        after = " " + " ".join(FILLER[at] for at in order[cut:10])
+        before = " ".join(FILLER[index] for index in order[:cut])
+        after = " " + " ".join(FILLER[index] for index in order[cut:10])
         after += f" Remember: the secret password of the {owner} is"
-        made.append(Needle(before, needle, after, answer))
-    return made
+        prompts.append(Needle(before, needle, after, answer))
+    return prompts
 
 
 def filler_texts(count: int, seed: int = 0) -> list[str]:
-    """Texts of plain sentences, each in another order."""
+    """Texts of plain sentences, each in a different order."""
     generator = generator_for(seed, 11)
     orders = (torch.randperm(len(FILLER), generator=generator).tolist() for _ in range(count))
-    return [" ".join(FILLER[at] for at in order[:8]) for order in orders]
+    return [" ".join(FILLER[index] for index in order[:8]) for order in orders]
 
 
 def _half(words: Sequence[str], half: int) -> Sequence[str]:

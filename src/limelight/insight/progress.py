@@ -12,13 +12,13 @@ _Item = TypeVar("_Item")
 def tracked(
     items: Iterable[_Item], title: str, total: int | None, *, progress: bool | None = None
 ) -> Iterator[_Item]:
-    """The items one by one, with a bar on the terminal (standard error) while they are used.
+    """The items one by one, with a progress bar on standard error while they are consumed.
 
     Args:
-        items: what is worked through.
+        items: what is iterated over.
         title: what the work is, in a word or two.
         total: how many there are, where that is known.
-        progress: whether to show the bar; in a terminal unless given.
+        progress: whether to show the bar; by default only in a terminal.
     """
     if not (sys.stderr.isatty() if progress is None else progress):
         yield from items

@@ -54,10 +54,10 @@ def spearman(first: Tensor, second: Tensor) -> Tensor:
 
 
 def correlations(measures: Mapping[str, Tensor], *, seed: int = 0) -> tuple[Correlation, ...]:
-    """Spearman's ρ of every two measures of the same items, with bootstrap intervals over them.
+    """Spearman's ρ of every two measures of the same items, with bootstrap intervals over items.
 
-    A resample is how often it drew each value. Sorted once, a measure's ranks in every resample are
-    running sums of these counts, and no resample is sorted again.
+    A resample is stored as the number of times that it drew each item. With a measure sorted once,
+    its ranks in every resample are running sums of these counts, so no resample is sorted again.
     """
     flat = {name: values.flatten().double() for name, values in measures.items()}
     count = len(next(iter(flat.values())))

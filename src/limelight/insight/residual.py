@@ -1,8 +1,8 @@
 """The residual stream of a token as a sum over its sources, from one run of the model.
 
-Sources are the token's embedding, its position, every earlier head and feed-forward layer, and the
-biases between. A norm is linear once its scale is held fixed at what it was in the run, so that
-parts that add up before it add up after it.
+Sources are the token's embedding, its position, every earlier head and feed-forward layer, and
+their biases. A norm is linear once its scale is held fixed at its value in the run, so parts that
+add up before it add up after it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from limelight.seeing.recording.tokens import Token, place_tokens
 from limelight.seeing.steps.flow import Projection, input_projections
 
 Parts = dict[str, Tensor]
-"""what the vectors of some tokens are the sum of: p m each, by source"""
+"""The summands of some tokens' vectors: p m each, by source."""
 
 _LSE_TOLERANCE = 0.02
-"""How far the log-sum-exp of a row may be from the recorded one: half precision and no more."""
+"""How far the log-sum-exp of a row may be from the recorded one: what half precision explains."""
 
 ALL_SOURCES = "all sources, exact with the scale of norms held fixed"
 
@@ -40,7 +40,7 @@ ALL_SOURCES = "all sources, exact with the scale of norms held fixed"
 def decompose(
     rec: Recording, layer: int, head: int, model: nn.Module | None
 ) -> ResidualDecomposition:
-    """Run the model of a recording on its text again, to be decomposed at one head.
+    """Run the model of a recording on its text again, and keep what one head is decomposed into.
 
     Args:
         rec: a recording by an encoder or decoder of ours.
@@ -68,10 +68,10 @@ def decompose(
 
 
 def token_ids(rec: Recording, model: Encoder | Decoder) -> Tensor:
-    """The ids that a recording's tokens stand for, whether it was made from a text or from ids.
+    """The token ids of a recording, whether it was made from a text or from ids.
 
-    A text is encoded again. Ids that no text is encoded as are named by the tokenizer's pieces, or,
-    without a tokenizer, by the ids themselves: both lead back.
+    A text is encoded again. Tokens of other ids are named by the tokenizer's pieces or, without a
+    tokenizer, by the ids themselves; both can be converted back.
     """
     names, known = [token.text for token in rec.tokens], model.tokens
     if len(names) > model.config.context:
@@ -90,14 +90,14 @@ def token_ids(rec: Recording, model: Encoder | Decoder) -> Tensor:
     ids = [token for token in ids if token is not None and token < model.config.vocabulary]
     if len(ids) < len(names):
         raise UnavailableError(
-            f"the tokens of the recording are not those of {model.name or 'this model'}: give the "
+            f"the tokens of the recording are not those of {model.name or 'this model'}: pass the "
             "model that it was made with"
         )
     return torch.tensor(ids)
 
 
 class ResidualDecomposition:
-    """One pass of a model over a text, with what every layer took in and gave out."""
+    """One pass of a model over a text, with the inputs and outputs of every layer."""
 
     def __init__(
         self,
@@ -115,41 +115,41 @@ class ResidualDecomposition:
             )
         self.model, self.runner, self.tokens = model, runner_for(model, ids), tokens
         self.layer, self.head, self.attention = layer, head, blocks[layer].attention
-        self._maps = input_projections(self.attention)
+        self._projections = input_projections(self.attention)
         self._blocks = blocks
         self._calls: list[AttentionCall] = []
-        self._heads: list[Tensor] = []
-        self._entries: list[Tensor] = []
+        self._head_outputs: list[Tensor] = []
+        self._block_inputs: list[Tensor] = []
         self._rotations: list[Rotation | None] = []
-        self._fed: list[Tensor] = []
-        self._between: list[Tensor] = []
+        self._ffn_outputs: list[Tensor] = []
+        self._ffn_inputs: list[Tensor] = []
         hooks: list[Any] = []
         for block in blocks:
-            hooks.append(block.register_forward_pre_hook(self._enter, with_kwargs=True))
-            hooks.append(block.feedforward.register_forward_hook(self._feed))
+            hooks.append(block.register_forward_pre_hook(self._record_block, with_kwargs=True))
+            hooks.append(block.feedforward.register_forward_hook(self._record_ffn))
         try:
-            with eval_mode(model), torch.no_grad(), intercept(self._attend, model):
+            with eval_mode(model), torch.no_grad(), intercept(self._record_call, model):
                 self.runner.run(self.runner.rows(1), -1)
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _enter(self, _block: Any, args: Any, options: Any) -> None:
-        self._entries.append(args[0][0])
+    def _record_block(self, _block: Any, args: Any, options: Any) -> None:
+        self._block_inputs.append(args[0][0])
         self._rotations.append(options.get("rotation"))
 
-    def _feed(self, _layer: Any, args: Any, output: Any) -> None:
-        self._between.append(args[0][0])
-        self._fed.append(output[0])
+    def _record_ffn(self, _layer: Any, args: Any, output: Any) -> None:
+        self._ffn_inputs.append(args[0][0])
+        self._ffn_outputs.append(output[0])
 
-    def _attend(self, call: AttentionCall) -> Tensor:
+    def _record_call(self, call: AttentionCall) -> Tensor:
         output = call.attend()
         self._calls.append(call)
-        self._heads.append(output[0])
+        self._head_outputs.append(output[0])
         return output
 
     def place(self, pick: Pick) -> int:
-        """The token that a pick names; of a word its last."""
+        """The token that a pick names; the last one of a word."""
         return find_tokens(pick, self.tokens)[-1]
 
     @property
@@ -174,7 +174,7 @@ class ResidualDecomposition:
         return self._calls[self.layer].attend(lens=Lens())[1]
 
     def log_sum_exp(self) -> Tensor:
-        """Of the scores of every query: n."""
+        """The log-sum-exp of every query's scores: n."""
         return self._seen.lse[0, self.head].cpu().double()
 
     def weights(self, i: int) -> Tensor:
@@ -182,38 +182,39 @@ class ResidualDecomposition:
         return self._seen.rows([i])[0, self.head, 0].double()
 
     def output(self, i: int) -> Tensor:
-        """What the head gave for a query, before W_o: e."""
-        return self._heads[self.layer][self.head, i].double()
+        """The head's output for a query, before W_o: e."""
+        return self._head_outputs[self.layer][self.head, i].double()
 
     def parts(self, places: Tensor) -> tuple[Parts, str]:
-        """What enters the layer's projections for some tokens, by source; and how far back."""
+        """What enters the layer's projections for some tokens, by source; how far sources reach."""
         layer, block = self.layer, self._blocks[self.layer]
         if block.order in ("post", "late"):
-            return self._after_norms(places)
-        parts = self._embedded(places)
+            return self._post_norm_parts(places)
+        parts = self._embedding_parts(places)
         for number in range(layer):
-            parts |= self._attended(number, places)
-            parts |= self._fed_forward(number, places)
-        whole = self._entries[layer][places].double()
+            parts |= self._attention_parts(number, places)
+            parts |= self._ffn_parts(number, places)
+        whole = self._block_inputs[layer][places].double()
         return _normed(parts, whole, block.attention_norm, "norm bias"), ALL_SOURCES
 
-    def _after_norms(self, places: Tensor) -> tuple[Parts, str]:
-        """Of a model that normalises after each layer: the parts of the block before."""
+    def _post_norm_parts(self, places: Tensor) -> tuple[Parts, str]:
+        """In a model that normalises after each layer: the parts of the block before."""
         if self.layer == 0:
-            return self._embedded(places), ALL_SOURCES
+            return self._embedding_parts(places), ALL_SOURCES
         number = self.layer - 1
-        before = self._blocks[number]
-        parts = self._attended(number, places)
-        if before.order == "post":
-            entered = self._entries[number][places].double()
-            parts = {f"before layer {number}": entered} | parts
-            parts = _normed(parts, _whole(parts), before.attention_norm, "attention norm bias")
-        parts |= self._fed_forward(number, places)
-        whole = (self._between[number] + self._fed[number])[places].double()
-        parts = _normed(parts, whole, before.feedforward_norm, "ffn norm bias")
+        block = self._blocks[number]
+        parts = self._attention_parts(number, places)
+        if block.order == "post":
+            block_input = self._block_inputs[number][places].double()
+            parts = {f"before layer {number}": block_input} | parts
+            parts = _normed(parts, _sum(parts), block.attention_norm, "attention norm bias")
+        parts |= self._ffn_parts(number, places)
+        whole = (self._ffn_inputs[number] + self._ffn_outputs[number])[places].double()
+        parts = _normed(parts, whole, block.feedforward_norm, "ffn norm bias")
         return parts, f"this model normalises after each layer: the parts of layer {number} only"
 
-    def _embedded(self, places: Tensor) -> Parts:
+    def _embedding_parts(self, places: Tensor) -> Parts:
+        """The embeddings of token, position and segment, through the embedding's norm and map."""
         embedding: Any = self.model.embedding
         config, ids = self.model.config, self.runner.inputs[places]
         token = embedding.look_up(ids).double().detach()
@@ -228,7 +229,7 @@ class ResidualDecomposition:
             segment = embedding.segments.weight[0].double().detach()
             parts["segment"] = segment.expand_as(token)
         if embedding.norm is not None:
-            parts = _normed(parts, _whole(parts), embedding.norm, "embedding norm bias")
+            parts = _normed(parts, _sum(parts), embedding.norm, "embedding norm bias")
         if embedding.up is not None:
             up, bias = embedding.up.weight.double().detach(), embedding.up.bias
             parts = {name: part @ up.T for name, part in parts.items()}
@@ -236,10 +237,10 @@ class ResidualDecomposition:
                 parts["embedding bias"] = bias.double().detach().expand(len(places), -1)
         return parts
 
-    def _attended(self, number: int, places: Tensor) -> Parts:
+    def _attention_parts(self, number: int, places: Tensor) -> Parts:
         """What each head of a layer added."""
         block = self._blocks[number]
-        heads = self._heads[number][:, places].double()
+        heads = self._head_outputs[number][:, places].double()
         weight = _output_weight(block.attention).unflatten(1, (len(heads), -1))
         added = torch.einsum("hne,mhe->hnm", heads, weight)
         parts: Parts = {f"head {number}·{head}": part for head, part in enumerate(added)}
@@ -249,78 +250,80 @@ class ResidualDecomposition:
             parts[f"output bias {number}"] = bias.expand_as(added[0])
         if block.attention_out_norm is not None:
             name = f"attention norm bias {number}"
-            parts = _normed(parts, _whole(parts), block.attention_out_norm, name)
+            parts = _normed(parts, _sum(parts), block.attention_out_norm, name)
         return parts
 
-    def _fed_forward(self, number: int, places: Tensor) -> Parts:
+    def _ffn_parts(self, number: int, places: Tensor) -> Parts:
         """What the feed-forward layer added."""
-        fed, block = self._fed[number][places].double(), self._blocks[number]
-        parts: Parts = {f"ffn {number}": fed}
+        output, block = self._ffn_outputs[number][places].double(), self._blocks[number]
+        parts: Parts = {f"ffn {number}": output}
         if block.feedforward_out_norm is not None:
             name = f"ffn norm bias {number}"
-            parts = _normed(parts, fed, block.feedforward_out_norm, name)
+            parts = _normed(parts, output, block.feedforward_out_norm, name)
         return parts
 
     def queries(self, parts: Parts, places: Tensor) -> Tensor:
         """The query of every part, the bias last: s p d."""
-        side = self._projected(parts, self._maps[0].of_head(self.head))
-        return self._positioned(side, self.attention.query_norm, places)
+        queries = self._projected(parts, self._projections[0].of_head(self.head))
+        return self._positioned(queries, self.attention.query_norm, places)
 
     def keys(self, parts: Parts, places: Tensor) -> Tensor:
         """The key of every part, the bias last: s p d."""
-        side = self._projected(parts, self._maps[1].of_head(self.group))
-        return self._positioned(side, self.attention.key_norm, places)
+        keys = self._projected(parts, self._projections[1].of_head(self.group))
+        return self._positioned(keys, self.attention.key_norm, places)
 
     def values(self, parts: Parts) -> Tensor:
         """The value of every part, the bias last: s p e."""
-        return self._projected(parts, self._maps[2].of_head(self.group))
+        return self._projected(parts, self._projections[2].of_head(self.group))
 
     def output_map(self) -> Tensor:
-        """The head's columns of W_o: m e; without one the head's place among the channels."""
+        """The head's columns of W_o: m e; without W_o, those of the identity."""
         size = self.attention.value_size
         return _output_weight(self.attention)[:, self.head * size : (self.head + 1) * size]
 
     def value_map(self) -> Tensor:
-        """W_v of the head: e m; m/h where it sees a slice of the input."""
-        return self._maps[2].of_head(self.group).weight.T.double()
+        """W_v of the head: e m; e m/h where the head sees a slice of the input."""
+        return self._projections[2].of_head(self.group).weight.T.double()
 
-    def _projected(self, parts: Parts, own: Projection) -> Tensor:
-        """Parts through one of the head's maps, its bias last: s p d."""
+    def _projected(self, parts: Parts, projection: Projection) -> Tensor:
+        """Every part projected by one of the head's projections, the bias last: s p d."""
         stacked = torch.stack(list(parts.values()))
         if self.attention.heads_see == "slice":
             stacked = stacked.unflatten(-1, (self.attention.heads, -1))[..., self.head, :]
-        side = stacked @ own.weight.double()
-        bias = torch.zeros_like(side[:1])
-        return torch.cat([side, bias if own.bias is None else bias + own.bias.double()])
+        projected = stacked @ projection.weight.double()
+        bias = torch.zeros_like(projected[:1])
+        if projection.bias is not None:
+            bias = bias + projection.bias.double()
+        return torch.cat([projected, bias])
 
-    def _positioned(self, side: Tensor, norm: nn.Module | None, places: Tensor) -> Tensor:
+    def _positioned(self, projected: Tensor, norm: nn.Module | None, places: Tensor) -> Tensor:
         """Through the head's own norm, its scale held fixed, and rotated by positions."""
         if norm is not None:
-            parts = dict(enumerate(side))
-            normed = _normed({str(s): x for s, x in parts.items()}, side.sum(0), norm, "bias")
-            side = torch.stack(list(normed.values()))
+            parts = {str(source): part for source, part in enumerate(projected)}
+            normed = _normed(parts, projected.sum(0), norm, "bias")
+            projected = torch.stack(list(normed.values()))
         rotation = self._rotations[self.layer]
         if rotation is None:
-            return side
+            return projected
         cos, sin, pairs = rotation
-        own = Rotation(cos[:, places].double(), sin[:, places].double(), pairs)
-        return rotate(side[:, :, None], own)[:, :, 0]
+        at_places = Rotation(cos[:, places].double(), sin[:, places].double(), pairs)
+        return rotate(projected[:, :, None], at_places)[:, :, 0]
 
 
-def _whole(parts: Parts) -> Tensor:
+def _sum(parts: Parts) -> Tensor:
     """What the parts add up to: p m."""
     return torch.stack(list(parts.values())).sum(0)
 
 
 def _output_weight(attention: Any) -> Tensor:
-    """W_o, `m h·e`; without one the heads are the output, side by side."""
+    """W_o, `m h·e`; the identity where a layer has none and gives the heads side by side."""
     if attention.output is None:
         return torch.eye(attention.heads * attention.value_size, dtype=torch.float64)
     return attention.output.weight.double().detach()
 
 
 def _normed(parts: Parts, whole: Tensor, norm: Any, bias: str) -> Parts:
-    """Every part through a norm whose scale is that of the whole."""
+    """Every part through a norm whose scale is that of the whole vector; its bias is a part."""
     weight = norm.weight.double().detach()
     if isinstance(norm, nn.LayerNorm):
         scale = torch.rsqrt(whole.var(-1, unbiased=False, keepdim=True) + norm.eps)

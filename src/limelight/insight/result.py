@@ -1,4 +1,4 @@
-"""The base of all results: plain values with a table, a figure and JSON."""
+"""The base class of all results: plain values with a table, a figure and JSON."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Result(ABC):
     """The answer to one question about attention, as a value.
 
-    A result is a frozen dataclass of plain fields; a subclass says how it reads as a table, as a
-    figure and as values for JSON, and everything else follows: it prints in a terminal, shows
-    itself in a notebook, and saves itself by the ending of a path.
+    A result is a frozen dataclass of plain fields. A subclass defines its table, its figure and its
+    values for JSON; from these the base class prints it in a terminal, displays it in a notebook
+    and saves it in the format that a path ends in.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Result(ABC):
         return json.dumps(plain(self.values()), indent=indent, allow_nan=False)
 
     def save(self, path: str | Path) -> None:
-        """Write it as the ending says: .png, .svg, .pdf (the figure), .json, .md, .tex, .html."""
+        """Write a file by its ending: .png, .svg, .pdf (the figure), .json, .md, .tex, .html."""
         from limelight.plotting import FORMATS, save_figure
 
         path = check_path(path)
@@ -80,10 +80,10 @@ class Result(ABC):
         from limelight.plotting import inline_svg
 
         try:
-            drawn = inline_svg(self.figure())
+            figure = inline_svg(self.figure())
         except UnavailableError:
-            drawn = ""
-        return f"<div>{self.table().html()}{drawn}</div>"
+            figure = ""
+        return f"<div>{self.table().html()}{figure}</div>"
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
@@ -96,7 +96,7 @@ class Result(ABC):
 
 
 def plain(value: Any) -> Any:
-    """The same value in what JSON knows: tensors as lists, dataclasses as tables, NaN as None.
+    """The same value in JSON's types: tensors as lists, dataclasses as objects, NaN as None.
 
     >>> import torch
     >>> plain({"weights": torch.eye(2), "worst": float("inf"), 3: ("a", None)})
@@ -107,8 +107,8 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        table = cast("Mapping[Any, Any]", value)
-        return {str(key): plain(each) for key, each in table.items()}
+        mapping = cast("Mapping[Any, Any]", value)
+        return {str(key): plain(item) for key, item in mapping.items()}
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     if hasattr(value, "_asdict"):
@@ -117,4 +117,4 @@ def plain(value: Any) -> Any:
         return {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Path):
         return str(value)
-    return [plain(each) for each in value]
+    return [plain(item) for item in value]

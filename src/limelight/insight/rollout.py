@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN = 48
-"""Tokens of a table or figure, at most."""
+"""Tokens in a table or figure, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +64,8 @@ class Rollout(Result):
             axes = figure.add_subplot()
             grid = self.picture.grid(self.shares).float().numpy()
             mark = self.picture.patch(self.token)
-            drawn = draw_over(axes, self.picture.pixels.numpy(), grid, mark)
-            figure.colorbar(drawn, ax=axes, fraction=0.046, pad=0.03)
+            image = draw_over(axes, self.picture.pixels.numpy(), grid, mark)
+            figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
             axes.set_title(f"share in {self.tokens[self.token]} (rollout)", fontsize=10)
             return figure
         shown = self._largest
@@ -94,14 +94,14 @@ def rollout(rec: Recording, token: Pick, *, residual: float = 0.5) -> Rollout:
 
         Â = residual · I + (1 − residual) · mean over heads of A        shares = e_iᵀ Â_L ⋯ Â_1
 
-    Abnar & Zuidema 2020, https://arxiv.org/abs/2005.00928. The product of n × n matrices is never
-    made: a row vector goes down through the layers, and rᵀA is the gradient of the attention of one
-    value channel, out of the kernel's backward pass. Memory is linear in the text.
+    Abnar & Zuidema 2020, https://arxiv.org/abs/2005.00928. The n × n matrices are never stored: a
+    row vector r is multiplied by one layer after another, and rᵀA is the gradient of attention with
+    one value channel, from the kernel's backward pass. Memory is linear in the text.
 
     Args:
         rec: a recording of all layers of a self-attending model.
         token: the token; the mean over a word's tokens.
-        residual: the share that passes by attention in each layer.
+        residual: the share that bypasses attention in each layer.
 
     >>> import limelight as ll
     >>> rec = ll.look("The animal didn't cross the street because it was too tired.")
@@ -111,24 +111,24 @@ def rollout(rec: Recording, token: Pick, *, residual: float = 0.5) -> Rollout:
     """
     check_number("residual", residual, "at least 0 and at most 1", low=0.0, high=1.0)
     if rec.queries is not rec.tokens:
-        raise OptionError("rollout is of a text that looks at itself, found one of two texts")
+        raise OptionError("rollout needs a text that looks at itself, found a recording of two")
     places = rec.find(token)
     start = torch.zeros(len(rec.tokens), dtype=torch.float64)
     start[places] = 1 / len(places)
-    names = tuple(each.text for each in rec.tokens)
+    texts = tuple(token.text for token in rec.tokens)
     shares = rolled_out(rec.layers, start, residual)
-    return Rollout(rec.text, names, places[-1], shares, rec.picture)
+    return Rollout(rec.text, texts, places[-1], shares, rec.picture)
 
 
 def rolled_out(layers: Sequence[Seen], start: Tensor, residual: float = 0.5) -> Tensor:
     """A row vector `n` through all layers, last to first."""
     shares = start.double()
     for seen in reversed(layers):
-        shares = residual * shares + (1 - residual) * weighed(seen, shares)
+        shares = residual * shares + (1 - residual) * row_times_weights(seen, shares)
     return shares
 
 
-def weighed(seen: Seen, row: Tensor) -> Tensor:
+def row_times_weights(seen: Seen, row: Tensor) -> Tensor:
     """rᵀA, the mean over heads: `j`, for a row vector `i`.
 
     With O_i = Σ_j A_ij v_j and one channel, Σ_i r_i ∂O_i/∂v_j = Σ_i r_i A_ij.
@@ -143,10 +143,10 @@ def weighed(seen: Seen, row: Tensor) -> Tensor:
     value = torch.zeros_like(problem.value[..., :1]).requires_grad_()
     with torch.enable_grad():
         output, _ = compute(replace(problem, value=value, dropout=0.0, seed=None))
-        towards = row.to(output).expand(output.shape[:3])
-        (gradient,) = torch.autograd.grad(output, value, towards[..., None])
-    passed = gradient[0, :, :, 0].cpu().double()  # g j: heads that share values share a gradient
-    if problem.rows_sum_to_one:  # then a head passes on all it is given: restores what float32 lost
-        row_sums = towards[0].cpu().double().sum(-1).view(len(passed), -1).sum(1, keepdim=True)
-        passed = passed * (row_sums / passed.sum(-1, keepdim=True).clamp(min=1e-30))
-    return passed.sum(0) / seen.extent.h
+        rows = row.to(output).expand(output.shape[:3])
+        (gradient,) = torch.autograd.grad(output, value, rows[..., None])
+    products = gradient[0, :, :, 0].cpu().double()  # g j: heads that share values share a gradient
+    if problem.rows_sum_to_one:  # then rᵀA sums to what r does: restores what float32 lost
+        sums = rows[0].cpu().double().sum(-1).view(len(products), -1).sum(1, keepdim=True)
+        products = products * (sums / products.sum(-1, keepdim=True).clamp(min=1e-30))
+    return products.sum(0) / seen.extent.h

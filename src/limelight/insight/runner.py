@@ -1,12 +1,13 @@
-"""A model of any kind, ready to run one text: rows of tokens in, the output at one position out.
+"""A model of any kind, ready to run one text: rows of tokens in, the output at one place out.
 
 Our encoders and decoders, Hugging Face models and plain modules differ in how they are called.
-Interventions and head measures need the same of all of them: run some rows of the same text through
-the seam, and give the final vector, or the next-token logits, at one place of each row.
+Interventions and head measures need one interface: run some rows of the same text through the
+seam, and return the final vector, or the next-token logits, at one place of each row.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,7 +50,7 @@ class Runner:
     run: Callable[[Tensor, int | Tensor], Tensor]
     """rows `b n` and a place → `b c`: the output there in each row; several places → `b p c`"""
     embedding: nn.Module | None
-    """what makes vectors of token ids"""
+    """the module that turns token ids into vectors"""
     piece: Callable[[int], str] = str
     """a token id as text"""
 
@@ -59,11 +60,11 @@ class Runner:
         return max(1, ROW_TOKENS // max(1, len(self.inputs)))
 
     def rows(self, count: int) -> Tensor:
-        """The text so many times: `b n`, or `b n m`."""
+        """The text `count` times: `b n`, or `b n m`."""
         return self.inputs[None].expand(count, *self.inputs.shape)
 
     def upto(self, place: int) -> Runner:
-        """The same text as far as a causal model reads it to say what follows `place`."""
+        """The text up to `place`, all that a causal model reads to predict what follows it."""
         if not self.predicts:
             return self
         upto = slice(place + 1)
@@ -104,16 +105,14 @@ def runner_for(
             "use cutting(model, links, stack=...) around a run of it"
         )
     if isinstance(model, Encoder | Decoder):
-        return _own(model, text)
+        return _own_runner(model, text)
     if is_hugging_face(model):
-        return _hugging_face(model, text, tokenizer)
-    return _plain(model, text, tokenizer)
+        return _hugging_face_runner(model, text, tokenizer)
+    return _module_runner(model, text, tokenizer)
 
 
 def is_hugging_face(model: nn.Module) -> bool:
-    """Whether a module is one of transformers', without importing it for that."""
-    import sys
-
+    """Whether a module is one of transformers', without importing the library."""
     library = sys.modules.get("transformers")
     return library is not None and isinstance(model, library.PreTrainedModel)
 
@@ -123,7 +122,7 @@ def through_the_seam(model: nn.Module) -> Generator[None]:
     """Within the block, the model's attention goes through the seam.
 
     Our layers and PyTorch's own calls do so anyway; a Hugging Face model is switched to our
-    attention meanwhile.
+    attention for the block.
     """
     if not is_hugging_face(model):
         yield
@@ -137,7 +136,7 @@ def through_the_seam(model: nn.Module) -> Generator[None]:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Generator[None]:
-    """Within the block: no dropout; the model is left as it was."""
+    """Within the block, the model is in eval mode; its mode is restored afterwards."""
     training = model.training
     model.eval()
     try:
@@ -147,17 +146,17 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 
 
 def layer_of(call: AttentionCall) -> int:
-    """The number of the layer that makes a call, counted from 0."""
+    """The layer that makes a call, counted from 0."""
     return call.layer or 0
 
 
-def _own(model: Encoder | Decoder, text: str | Tensor) -> Runner:
+def _own_runner(model: Encoder | Decoder, text: str | Tensor) -> Runner:
     device = next(model.parameters()).device
     if isinstance(text, Tensor):
-        prompt, tokens = _numbered(text)
+        prompt, tokens = _numbered_tokens(text)
         ids = text.to(device)
     elif model.tokens is None:
-        raise UnavailableError("this model came without a tokenizer: give token ids, a tensor of n")
+        raise UnavailableError("this model came without a tokenizer: pass token ids, a tensor of n")
     else:
         encoded = model.tokens.encode(text, limit=model.config.context)
         special = [token in model.tokens.special for token in encoded.ids]
@@ -176,7 +175,7 @@ def _own(model: Encoder | Decoder, text: str | Tensor) -> Runner:
     return Runner(model, name, ids, prompt, tokens, predicts, run, model.embedding.tokens, piece)
 
 
-def _hugging_face(
+def _hugging_face_runner(
     model: nn.Module, text: str | Tensor, tokenizer: PreTrainedTokenizerBase | None
 ) -> Runner:
     from limelight.seeing.watching.hf_tokens import tokens_of_ids
@@ -201,25 +200,25 @@ def _hugging_face(
         return (outputs.logits if predicts else outputs.last_hidden_state)[:, place]
 
     predicts = foreign.can_generate()
-    if not predicts:  # a head on the encoder, such as a classifier, is left out
+    if not predicts:  # the head of an encoder, such as a classifier, is left out
         body: Any = foreign.base_model
         foreign = body
     embedding: Any = foreign.get_input_embeddings()
-    piece = str if tokenizer is None else _decoder(tokenizer)
+    piece = str if tokenizer is None else _decode_with(tokenizer)
     name = type(model).__name__
     return Runner(foreign, name, ids, prompt, tokens, predicts, run, embedding, piece)
 
 
-def _decoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
-    """A token id as text."""
+def _decode_with(tokenizer: PreTrainedTokenizerBase) -> Callable[[int], str]:
+    """A function that gives a token id as text."""
     known: Any = tokenizer
     return lambda token: str(known.decode([token]))
 
 
-def _plain(
+def _module_runner(
     model: nn.Module, text: str | Tensor, tokenizer: PreTrainedTokenizerBase | None
 ) -> Runner:
-    """Any module: what it says of the next token, where it is a causal model with logits."""
+    """Any module; a causal one that gives logits of its vocabulary predicts."""
     name = type(model).__name__
     piece: Callable[[int], str] = str
     if isinstance(text, str):
@@ -229,9 +228,9 @@ def _plain(
                 "tensor, n token ids or n m vectors"
             )
         inputs, prompt, tokens = _tokenized(text, tokenizer)
-        piece = _decoder(tokenizer)
+        piece = _decode_with(tokenizer)
     else:
-        inputs, (prompt, tokens) = text, _numbered(text)
+        inputs, (prompt, tokens) = text, _numbered_tokens(text)
     if inputs.ndim not in (1, 2) or (inputs.ndim == 1) == inputs.is_floating_point():
         raise OptionError(
             "the input of one text must be n token ids or n m vectors, found "
@@ -239,27 +238,27 @@ def _plain(
         )
     embedding = next((part for part in model.modules() if isinstance(part, nn.Embedding)), None)
     with eval_mode(model), torch.no_grad():
-        ends = _first_tensor(model(inputs[None]))
-        predicts = _predicts(model, inputs, ends, embedding)
-    last_only = predicts and ends.shape[1] == 1 < len(inputs)
+        outputs = _first_tensor(model(inputs[None]))
+        predicts = _predicts(model, inputs, outputs, embedding)
+    last_only = predicts and outputs.shape[1] == 1 < len(inputs)
 
     def run(rows: Tensor, place: int | Tensor) -> Tensor:
         if last_only and isinstance(place, Tensor):
             # a causal model that returns only its last token's logits is run once for each place
             return torch.stack([_first_tensor(model(rows[:, : p + 1]))[:, -1] for p in place], 1)
-        ends = _first_tensor(model(rows))
-        return ends[:, -1] if last_only else ends[:, place]
+        outputs = _first_tensor(model(rows))
+        return outputs[:, -1] if last_only else outputs[:, place]
 
-    if not last_only and (ends.ndim != 3 or ends.shape[1] != len(inputs)):
+    if not last_only and (outputs.ndim != 3 or outputs.shape[1] != len(inputs)):
         raise OptionError(
             f"model must give a tensor (b, n, c) for {(1, *inputs.shape)}, "
-            f"found {tuple(ends.shape)}"
+            f"found {tuple(outputs.shape)}"
         )
     return Runner(model, name, inputs, prompt, tokens, predicts, run, embedding, piece)
 
 
 def _first_tensor(output: Any) -> Tensor:
-    """What a module gives, or the first of it, as (logits, loss)."""
+    """The output of a module, or its first element, as of (logits, loss)."""
     first = output[0] if isinstance(output, tuple | list) else output
     if not isinstance(first, Tensor):
         raise OptionError(f"model must give a tensor (b, n, c), found {type(first).__name__}")
@@ -267,24 +266,25 @@ def _first_tensor(output: Any) -> Tensor:
 
 
 def _predicts(
-    model: nn.Module, inputs: Tensor, ends: Tensor, embedding: nn.Embedding | None
+    model: nn.Module, inputs: Tensor, outputs: Tensor, embedding: nn.Embedding | None
 ) -> bool:
-    """Whether a module gives logits of its vocabulary and no token sees the ones behind it."""
-    logits = embedding is not None and ends.ndim == 3 and ends.shape[-1] == embedding.num_embeddings
+    """Whether a module gives logits of its vocabulary and no token sees a later one."""
+    vocabulary = None if embedding is None else embedding.num_embeddings
+    logits = outputs.ndim == 3 and outputs.shape[-1] == vocabulary
     if not logits or inputs.is_floating_point() or len(inputs) < 2:
         return False
-    if ends.shape[1] == 1:
+    if outputs.shape[1] == 1:
         return True
     other = inputs.clone()
-    other[-1] = (other[-1] + 1) % ends.shape[-1]
+    other[-1] = (other[-1] + 1) % outputs.shape[-1]
     changed = _first_tensor(model(other[None]))
-    return bool(torch.allclose(changed[:, :-1], ends[:, :-1], atol=1e-5))
+    return bool(torch.allclose(changed[:, :-1], outputs[:, :-1], atol=1e-5))
 
 
 def _tokenized(
     text: str, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Tensor, str, tuple[Token, ...]]:
-    """Token ids, and the tokens with their places: in the text, where the tokenizer tells them."""
+    """Token ids, the text, and the tokens with their spans where the tokenizer reports them."""
     from limelight.seeing.watching.hf_tokens import tokens_of_ids
 
     known: Any = tokenizer
@@ -301,7 +301,8 @@ def _tokenized(
     return torch.tensor(ids), text, place_tokens(text, spans, pieces, special)
 
 
-def _numbered(inputs: Tensor) -> tuple[str, tuple[Token, ...]]:
+def _numbered_tokens(inputs: Tensor) -> tuple[str, tuple[Token, ...]]:
+    """Tokens that are named by their number, for an input without a text."""
     check_tensor("text", inputs)
     if inputs.is_meta:
         raise DeviceError("text is on meta, expected a device that holds numbers")

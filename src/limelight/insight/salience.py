@@ -13,28 +13,28 @@ from limelight.insight.summary import FAR, HeadLinks, LayerLinks, Summary, summa
 from limelight.insight.top_links import top_links, top_links_of_layer
 from limelight.seeing.recording.recording import Link, Recording, Strongest
 
-FEW = 2
-"""Links of one head among those worth a look, at most."""
+PER_HEAD = 2
+"""Links of one head among the most salient, at most."""
 
-_LISTED = 64
-"""Links that are listed at once, so that a view that needs a few more does not search again."""
+_CACHED = 64
+"""Links that a search lists at least: a view that needs a few more does not search again."""
 
 
 def strongest(recording: Recording, n: int = 10) -> Strongest:
     """The n strongest links over all recorded layers and heads.
 
-    Links that would crowd out all others and say little are listed apart: those from or to
+    Links that would crowd out all others and say little are listed separately: those from or to
     background tokens, and those within a word or between neighbouring words. A token's weight on
-    itself is no link.
+    itself is not a link.
     """
     check_whole("n", n, 0)
     stats = summary(recording)
 
-    def lists(which: Callable[[LayerLinks], Tensor]) -> list[Link]:
-        links = top_links(recording, n, n, lambda some: some.weights.where(which(some), 0.0))
-        return [link for _, link in links]
+    def strongest_of(chosen: Callable[[LayerLinks], Tensor]) -> list[Link]:
+        best = top_links(recording, n, n, lambda links: links.weights.where(chosen(links), 0.0))
+        return [link for _, link in best]
 
-    return Strongest(lists(stats.plain), lists(stats.others))
+    return Strongest(strongest_of(stats.plain), strongest_of(stats.others))
 
 
 def head_links(recording: Recording) -> HeadLinks:
@@ -75,17 +75,17 @@ def rule(layer: int | None = None, head: int | None = None) -> str:
 
 
 def salient(recording: Recording, layer: int | None = None, head: int | None = None) -> Link | None:
-    """The link that says most: strong, and not explained by its key, its offset or its nearness.
+    """The most salient link: strong, and not explained by its key, its offset or its nearness.
 
         salience_ij = (weights_ij − max(key_j, offset_{i−j})) · log₂ min(|word_i − word_j|, 64)
 
-    Neighbours attend to one another in any model, some keys are looked at by everyone, and some
-    heads look so many tokens back whatever stands there: weight alone would pick those. key_j is
-    what the other queries that may see key j give to it on average, offset_δ what other queries
-    give to the key δ before them or next to it (of the recorded links). Neighbouring words count
-    nothing, and the logarithm lets reach count without letting it win over weight: a link over 8
-    words is worth as much as one over 2 that is three times as strong. Background tokens have no
-    say, and function words (articles, prepositions, conjunctions, auxiliaries; English and German)
+    Neighbours attend to one another in any model, some keys draw weight from every query, and some
+    heads look a fixed number of tokens back: weight alone would pick those. key_j is the mean
+    weight that the other queries which may see key j give to it, offset_δ what other queries give
+    to the key δ before them or next to it (of the recorded links). Links between neighbouring words
+    count nothing, and the logarithm lets reach count without outweighing the weight: a link over 8
+    words is worth as much as one over 2 that is three times as strong. Background tokens are left
+    out, and function words (articles, prepositions, conjunctions, auxiliaries; English and German)
     count half. Between two texts (cross-attention) there is no distance.
 
     Args:
@@ -112,18 +112,18 @@ def salient_links(
     """The n most salient links, at most two of one head, no two between the same words."""
     check_whole("n", n, 0)
     stats = summary(recording)
-    known = stats.lists.get((layer, head))
-    if known is None or len(known) < n > _LISTED:
+    links = stats.salient.get((layer, head))
+    if links is None or len(links) < n > _CACHED:
         best = top_links(
-            recording, max(n, _LISTED), FEW, stats.unexplained, layer, head,
+            recording, max(n, _CACHED), PER_HEAD, stats.unexplained, layer, head,
             reach=math.log2(FAR), distinct=True,
         )  # fmt: skip
-        known = stats.lists[layer, head] = [link for _, link in best]
-    return known[:n]
+        links = stats.salient[layer, head] = [link for _, link in best]
+    return links[:n]
 
 
 def salience(recording: Recording, link: Link) -> float:
-    """The value by which `salient` chooses a link."""
+    """The value that `salient` ranks links by."""
     position = recording.layer_numbers.index(link.layer)
     head = recording.head_position(link.head)
     heads, queries, keys = torch.tensor([[head], [link.query], [link.key]])
@@ -132,7 +132,7 @@ def salience(recording: Recording, link: Link) -> float:
 
 
 def opening(recording: Recording, layer: int | None = None, head: int | None = None) -> Link:
-    """The link that a view opens at: the most salient, else the first token's look at the first."""
+    """The link that a view opens at: the most salient, else the first query's link to key 0."""
     link = salient(recording, layer, head)
     if link is not None:
         return link
@@ -145,7 +145,7 @@ def opening(recording: Recording, layer: int | None = None, head: int | None = N
 
 
 def receivers(recording: Recording, n: int = 8) -> list[tuple[int, float]]:
-    """The keys that receive most, each with its share of all attention.
+    """The keys that receive most weight, each with its share of all attention.
 
     Background tokens and function words are left out: heads rest on them.
 
@@ -161,31 +161,32 @@ def receivers(recording: Recording, n: int = 8) -> list[tuple[int, float]]:
 
 
 def copies(recording: Recording, n: int = 6) -> list[Link]:
-    """Repeats that are copied: a token looks at what followed the same token before.
+    """Links of copying: a token looks at what followed an earlier occurrence of itself.
 
-    Strongest first, one for each word. Heads that do so (induction heads) continue a repeated
-    passage. Olsson et al. 2022, https://arxiv.org/abs/2209.11895
+    Strongest first, one for each pair of words. Heads that do so (induction heads) continue a
+    repeated passage. Olsson et al. 2022, https://arxiv.org/abs/2209.11895
     """
     stats = summary(recording)
     if stats.words is None:
         return []
     numbers: dict[str, int] = {}
-    texts = [numbers.setdefault(token.text, len(numbers)) for token in recording.tokens]
-    same = torch.tensor(texts)
+    texts = torch.tensor(
+        [numbers.setdefault(token.text, len(numbers)) for token in recording.tokens]
+    )
 
     def follows(links: LayerLinks) -> Tensor:
         before = links.keys - 1
-        match = same[before.clamp_min(0)] == same[links.queries]
-        # what stands next to a token repeats nothing
+        match = texts[before.clamp_min(0)] == texts[links.queries]
+        # a key next to the query is no repetition
         past = (before >= 0) & (links.keys < links.queries - 2)
         plain = stats.content_queries[links.queries] & stats.content_keys[links.keys.clamp_min(0)]
         return links.weights.where(match & past & plain, 0.0)
 
     best = top_links(recording, 8 * n, 4 * n, follows)
-    words: dict[tuple[str, str], Link] = {}
+    distinct: dict[tuple[str, str], Link] = {}
     for _, link in best:
-        words.setdefault((link.query_token, link.key_token), link)
-    return list(words.values())[:n]
+        distinct.setdefault((link.query_token, link.key_token), link)
+    return list(distinct.values())[:n]
 
 
 def pooled(
@@ -198,8 +199,8 @@ def pooled(
 ) -> Tensor:
     """The strongest recorded link in each of `rows × columns` cells: `h rows columns`.
 
-    Of the eight strongest links of each query, say, rather than of all weights: what is missed is
-    weaker than each of those eight. Query i lies in row ⌊i·R/I⌋, keys alike.
+    Only links that the lens recorded count, by default the eight strongest of each query: what is
+    missed is weaker than each of those. Query i is in row ⌊i·R/I⌋, and keys are in columns alike.
 
     Args:
         recording: what was seen.
@@ -219,8 +220,8 @@ def pooled(
     if not background:
         counts = counts & overall.content_keys[stats.keys.clamp_min(0)]
     row = torch.arange(queries)[:, None] * rows // max(queries, 1)
-    place = row * columns + stats.keys.clamp_min(0) * columns // max(keys, 1)
+    cell = row * columns + stats.keys.clamp_min(0) * columns // max(keys, 1)
     empty = torch.zeros(stats.keys.shape[0], rows * columns)
     weights = stats.weights.where(counts, 0.0)
-    result = empty.scatter_reduce_(1, place.flatten(1), weights.flatten(1), "amax")
-    return result.unflatten(1, (rows, columns))
+    maxima = empty.scatter_reduce_(1, cell.flatten(1), weights.flatten(1), "amax")
+    return maxima.unflatten(1, (rows, columns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,7 @@ from limelight.errors import OptionError
 from limelight.fields import check_value, checked
 from limelight.insight.hidden_states import attention_blocks, hidden_states
 from limelight.insight.result import Result
-from limelight.insight.runner import (
-    Runner,
-    runner_for,
-)
+from limelight.insight.runner import Runner, runner_for
 from limelight.insight.table import Table
 from limelight.insight.value_norms import value_norms
 from limelight.models.loading.pretrained import load
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPLATE = "I bought a {}."
-"""What the members of a group are embedded in: the same sentence for all of them."""
+"""The sentence that every member of a group is put into."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +47,7 @@ class Shift(Result):
     places: tuple[tuple[int, ...], ...]
     """which of them are the word"""
     paths: Tensor
-    """s l+1 2: the direction of the word's vector at each stage, seen from the middle of the groups
+    """s l+1 2: the direction of the word's vector at each stage, relative to the mean of the groups
     at that stage, in the plane in which words and groups are furthest apart at the end"""
     group_ends: Tensor
     """g 2: where the groups end, in the same plane"""
@@ -120,17 +118,17 @@ def shift(
     """How a word's vector moves through the layers, in each sentence, toward groups of words.
 
     At every stage the word's vector (the mean over its tokens) is compared with the mean vector of
-    each group at the same stage, whose members stand in the same template sentence. The template
+    each group at the same stage, whose members are put into the same template. The template
     moves these cosines by some hundredths (MiniLM, "apple" in "I love apple phones." toward fruit:
     0.23 with "{}", 0.25 with the default, 0.27 with "I love a {}."), so compare groups, not digits.
 
     Args:
-        word: it must occur in every sentence.
+        word: it must occur once in every sentence.
         sentences: one or more.
         toward: groups by name, each of some words.
         model: a name or path for `load`, an encoder or decoder of ours, a Hugging Face model, or
             any module that takes `b n` token ids and whose attention goes through limelight.
-        template: where the members of the groups stand; `{}` is replaced.
+        template: the sentence of the groups' members, each in place of `{}`.
         tokenizer: of a model that has none of its own, in transformers' form.
 
     >>> import limelight as ll
@@ -139,32 +137,23 @@ def shift(
     >>> shift.nearest(0), shift.nearest(1)
     ('tech', 'fruit')
     """
-    if not sentences or isinstance(sentences, str):
-        raise OptionError(f"sentences must be one or more sentences, found {sentences!r}")
-    for words in toward.values():
-        check_value("toward", words, Sequence[str])
-    if not toward or not all(toward.values()):
-        raise OptionError(f"toward must be groups of words by name, found {dict(toward)!r}")
-    if "{}" not in template:
-        raise OptionError(f"template must have {{}} where a word stands, found {template!r}")
+    _check_arguments(sentences, toward, template)
     if isinstance(model, str | Path):
         model = load(model)
-    blocks = attention_blocks(runner_for(model, sentences[0], tokenizer=tokenizer))
+    runners = [runner_for(model, sentence, tokenizer=tokenizer) for sentence in sentences]
+    blocks = attention_blocks(runners[0])
     paths: list[Tensor] = []
     took: list[Tensor] = []
-    names: list[tuple[str, ...]] = []
-    own: list[tuple[int, ...]] = []
-    for sentence in sentences:
-        runner = runner_for(model, sentence, tokenizer=tokenizer)
-        places = _places(runner, word)
+    places: list[list[int]] = []
+    for runner in runners:
+        word_places = _places(runner, word)
         stages, layers = hidden_states(runner, blocks)
-        paths.append(stages[:, places].mean(1))
-        took.append(_value_weighted(layers, places))
-        names.append(tuple(token.text for token in runner.tokens))
-        own.append(tuple(places))
+        paths.append(stages[:, word_places].mean(1))
+        took.append(_value_weighted(layers, word_places))
+        places.append(word_places)
 
-    def group(members: Sequence[str]) -> Tensor:
-        """The mean vector of some words at every stage: l+1 m."""
+    def group_path(members: Sequence[str]) -> Tensor:
+        """The mean vector of a group at every stage: l+1 m."""
         vectors: list[Tensor] = []
         for member in members:
             sentence = template.replace("{}", member)
@@ -173,29 +162,40 @@ def shift(
             vectors.append(stages[:, _places(runner, member)].mean(1))
         return torch.stack(vectors).mean(0)
 
-    groups = torch.stack([group(members) for members in toward.values()])
+    groups = torch.stack([group_path(members) for members in toward.values()])
     stacked = torch.stack(paths)
     similarity = torch.cosine_similarity(stacked[:, :, None], groups.transpose(0, 1)[None], dim=-1)
-    plane, ends = _plane(stacked, groups)
+    plane_paths, group_ends = _in_plane(stacked, groups)
     return Shift(
         word=word,
-        model=runner_for(model, sentences[0], tokenizer=tokenizer).name,
+        model=runners[0].name,
         sentences=tuple(sentences),
         groups={name: tuple(members) for name, members in toward.items()},
         template=template,
         similarity=similarity,
         took=tuple(took),
-        tokens=tuple(names),
-        places=tuple(own),
-        paths=plane,
-        group_ends=ends,
+        tokens=tuple(tuple(token.text for token in runner.tokens) for runner in runners),
+        places=tuple(map(tuple, places)),
+        paths=plane_paths,
+        group_ends=group_ends,
     )
 
 
-def _places(runner: Runner, word: str) -> list[int]:
-    """The tokens of a word, which must stand in the sentence once as a word of its own."""
-    import re
+def _check_arguments(
+    sentences: Sequence[str], toward: Mapping[str, Sequence[str]], template: str
+) -> None:
+    if not sentences or isinstance(sentences, str):
+        raise OptionError(f"sentences must be one or more sentences, found {sentences!r}")
+    for words in toward.values():
+        check_value("toward", words, Sequence[str])
+    if not toward or not all(toward.values()):
+        raise OptionError(f"toward must be groups of words by name, found {dict(toward)!r}")
+    if "{}" not in template:
+        raise OptionError(f"template must have {{}} in place of a word, found {template!r}")
 
+
+def _places(runner: Runner, word: str) -> list[int]:
+    """The tokens of a word, which must occur once in the sentence, as a whole word."""
     if not isinstance(word, str) or not word.strip():
         raise OptionError(f"word must be a word, found {word!r}")
     spans = [
@@ -203,10 +203,12 @@ def _places(runner: Runner, word: str) -> list[int]:
         for match in re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", runner.text, re.IGNORECASE)
     ]
     if len(spans) != 1:
-        raise OptionError(f"{word!r} must stand once in {runner.text!r}, found {len(spans)} times")
+        raise OptionError(f"{word!r} must occur once in {runner.text!r}, found {len(spans)} times")
     start, stop = spans[0]
     return [
-        at for at, token in enumerate(runner.tokens) if token.start < stop and token.end > start
+        place
+        for place, token in enumerate(runner.tokens)
+        if token.start < stop and token.end > start
     ]
 
 
@@ -219,16 +221,16 @@ def _value_weighted(layers: Sequence[Seen], places: list[int]) -> Tensor:
     return torch.stack(flows)
 
 
-def _plane(paths: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+def _in_plane(paths: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
     """Paths `s l+1 m` and the groups' ends in a plane: `s l+1 2` and `g 2`.
 
-    Vectors are compared by direction, as the cosine does. What a layer does to all words alike is
-    left out: at each stage the middle of the groups is the origin. The axes are
-    the first two principal components of words and groups at the end.
+    Vectors are compared by direction, as the cosine does. At each stage the mean of the groups is
+    the origin, which removes what a layer does to all words alike. The axes are the first two
+    principal components of words and groups at the end.
     """
-    paths, groups = (nn.functional.normalize(each, dim=-1) for each in (paths, groups))
-    middle = groups.mean(0)  # l+1 m
-    paths, groups = paths - middle, groups - middle
+    paths, groups = (nn.functional.normalize(vectors, dim=-1) for vectors in (paths, groups))
+    origin = groups.mean(0)  # l+1 m
+    paths, groups = paths - origin, groups - origin
     ends = torch.cat([paths[:, -1], groups[:, -1]])
     _, _, axes = torch.linalg.svd(ends - ends.mean(0), full_matrices=False)
     axes = nn.functional.pad(axes[:2], (0, 0, 0, 2 - len(axes[:2])))

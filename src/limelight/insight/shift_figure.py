@@ -26,14 +26,14 @@ def draw(shift: Shift) -> Figure:
     maps = min(len(shift.sentences), _MAPS)
     rows = (maps + 1) // 2
     layers = shift.took[0].shape[0]
-    tall = min(5.0, max(1.7, 0.2 * layers + 0.9))
-    figure = new_figure(10.5, 4.6 + tall * rows)
-    grid = figure.add_gridspec(1 + rows, 2, height_ratios=[4.6, *([tall] * rows)])
+    height = min(5.0, max(1.7, 0.2 * layers + 0.9))
+    figure = new_figure(10.5, 4.6 + height * rows)
+    grid = figure.add_gridspec(1 + rows, 2, height_ratios=[4.6, *([height] * rows)])
     _draw_paths(figure.add_subplot(grid[0, 0]), shift)
     _draw_cosines(figure.add_subplot(grid[0, 1]), shift)
-    for place in range(maps):
-        spot = grid[1 + place // 2, place % 2] if maps > 1 else grid[1, :]
-        _draw_sources(figure.add_subplot(spot), shift, place)
+    for sentence in range(maps):
+        cell = grid[1 + sentence // 2, sentence % 2] if maps > 1 else grid[1, :]
+        _draw_sources(figure.add_subplot(cell), shift, sentence)
     return figure
 
 

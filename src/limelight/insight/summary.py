@@ -1,6 +1,6 @@
-"""What is known of a recording without its weights: background tokens, and how links are valued.
+"""What a recording says without its weights: background tokens, and the value of links.
 
-All is read from what the lens recorded of each query (its top links, entropy, distance) and of
+It is derived from what the lens recorded of each query (its top links, entropy, distance) and of
 each key (what it receives): one `Summary` per recording, in memory linear in the text.
 """
 
@@ -21,13 +21,13 @@ from limelight.seeing.recording.recording import Link, Recording
 from limelight.seeing.recording.tokens import Token, words
 
 FAR = 64
-"""Words beyond which a link is as far as any: reach must not win over weight in a long text."""
+"""Greater distances, in words, count as this one: reach must not outweigh weight in a long text."""
 
 AROUND = 64
-"""Tokens on either side that one is compared with: what is near stands alike among the queries."""
+"""Tokens on either side that a key is compared with: about as many queries may see them."""
 
 FUNCTION = 0.5
-"""What a link counts for each of its ends that is a function word."""
+"""The factor on a link's value for each of its ends that is a function word."""
 
 # Articles, prepositions, conjunctions, particles and auxiliaries; no pronouns, which stand for what
 # they look at.
@@ -47,7 +47,7 @@ _GERMAN = (
 FUNCTION_WORDS = frozenset(f"{_ENGLISH} {_GERMAN}".split())
 
 _PRIOR = 2.0
-"""Imagined queries that ignore a key or an offset: a mean over one or two others says little."""
+"""Pseudo-queries that ignore a key or an offset: a mean over one or two others says little."""
 
 
 class HeadLinks(NamedTuple):
@@ -60,7 +60,7 @@ class HeadLinks(NamedTuple):
 
 
 class LayerLinks(NamedTuple):
-    """Some links of one layer, a number for each in tensors of one shape."""
+    """Some links of one layer, as tensors of one shape."""
 
     layer: int
     """its position among the recorded"""
@@ -78,29 +78,29 @@ class Summary:
 
     layers: tuple[LayerStatistics, ...]
     sinks: frozenset[int]
-    """attention sinks: keys that draw weight whatever they say"""
+    """attention sinks: keys that draw weight whatever their content"""
     background: frozenset[int]
     """keys whose weight hides the others' and says little: sinks, special tokens, punctuation"""
     content_queries: Tensor
     """i: which queries are neither special nor punctuation"""
     content_keys: Tensor
-    """j: which keys are no background"""
+    """j: which keys are not background"""
     query_worth: Tensor
     """i: 1, or less for function words"""
     key_worth: Tensor
-    """j: alike"""
+    """j: the same for keys"""
     seeing: Tensor
     """j: how many queries may see each key"""
     words: Tensor | None
     """n: the word of each token; None between two texts, which have no distance"""
-    lists: dict[tuple[int | None, int | None], list[Link]] = field(default_factory=dict)
-    """cached: the most salient links, by layer and head"""
+    salient: dict[tuple[int | None, int | None], list[Link]] = field(default_factory=dict)
+    """cached: the most salient links, by layer and head searched"""
     best: HeadLinks | None = None
     """cached: the strongest link of every head"""
 
     @classmethod
     def of(cls, recording: Recording) -> Summary:
-        """By what the lens recorded, or in one sweep over the weights where it recorded less."""
+        """From what the lens recorded; where that is too little, from a sweep over the weights."""
         layers = tuple(layer_statistics(seen) for seen in recording.layers)
         sinks = _sinks(recording, layers)
         separators = {j for j, token in enumerate(recording.tokens) if token.separates}
@@ -147,7 +147,7 @@ class Summary:
         return plain
 
     def others(self, links: LayerLinks) -> Tensor:
-        """Which links are not worth showing, but are links: no token's look at itself."""
+        """Which links are not `plain`; a token's weight on itself is not a link."""
         others = (links.keys >= 0) & ~self.plain(links)
         return others if self.words is None else others & (links.keys != links.queries)
 
@@ -164,20 +164,20 @@ class Summary:
         return ((weights - expected) * reach).where(self.plain(links), 0.0)
 
     def _key_share(self, links: LayerLinks, keys: Tensor) -> Tensor:
-        """What the key gets of the other queries that may see it, on average."""
+        """The mean weight that the other queries which may see a key give to it."""
         received = self.layers[links.layer].received[links.heads, keys]
         others = (received - links.weights).clamp_min(0.0)
         return others / (self.seeing[keys] - 1 + _PRIOR)
 
     def _offset_share(self, links: LayerLinks, keys: Tensor) -> Tensor:
-        """What other queries give to the key as far from them, or next to it."""
+        """The mean weight that other queries give at the same offset, or at one next to it."""
         size, heads = len(self.content_queries), links.heads
         total, offset = self._offsets[links.layer], links.queries - keys
-        # offsets run from 1 − n to n − 1, with one cell to spare at either end
-        bin_ = offset + size
-        own = (total[heads, bin_] - links.weights).clamp_min(0.0)
-        near = torch.maximum(own, torch.maximum(total[heads, bin_ - 1], total[heads, bin_ + 1]))
-        return near / (size - offset.abs() - 1 + _PRIOR)
+        # offsets run from 1 − n to n − 1, with one column to spare at either end
+        column = offset + size
+        same = (total[heads, column] - links.weights).clamp_min(0.0)
+        next_to = torch.maximum(total[heads, column - 1], total[heads, column + 1])
+        return torch.maximum(same, next_to) / (size - offset.abs() - 1 + _PRIOR)
 
     @cached_property
     def _offsets(self) -> list[Tensor]:
@@ -191,8 +191,8 @@ class Summary:
         return totals
 
     @cached_property
-    def least(self) -> list[Tensor]:
-        """The most that a link which was not recorded can weigh, by query: `h i` of each layer."""
+    def unrecorded_bound(self) -> list[Tensor]:
+        """The most that an unrecorded link of each query can weigh: `h i` of each layer."""
         return [
             layer.weights[..., -1] if layer.keys.shape[-1] < len(self.content_keys)
             else torch.zeros(layer.keys.shape[:2])
@@ -204,7 +204,7 @@ _summaries: WeakKeyDictionary[Recording, Summary] = WeakKeyDictionary()
 
 
 def summary(recording: Recording) -> Summary:
-    """What is worth showing of a recording, computed once for all views."""
+    """The summary of a recording, computed once for all views."""
     if recording not in _summaries:
         _summaries[recording] = Summary.of(recording)
     return _summaries[recording]
@@ -222,12 +222,14 @@ def background(recording: Recording) -> frozenset[int]:
 
 
 def _sinks(recording: Recording, layers: Sequence[LayerStatistics]) -> frozenset[int]:
-    """Special tokens; the first token where it draws, over all layers and heads, more than four
-    times what it would if each query spread its weight evenly over the keys it may see; and of a
-    long text each function word that draws more than six times the mean of all tokens, and than the
-    median of those around it. Other words are what a reader looks for in a long text.
+    """Special tokens, and tokens that draw weight from queries with nothing better to look at.
+
+    The first token, if over all layers and heads it draws more than half of the weight, or more
+    than four times what even weights over visible keys would give it. In a long text each function
+    word that draws more than six times the mean of all tokens and six times the median of those
+    around it; other words that draw so much are what a reader looks for.
     """
-    special = {j for j, token in enumerate(recording.tokens) if token.special}
+    sinks = {j for j, token in enumerate(recording.tokens) if token.special}
     queries, keys = len(recording.queries), len(recording.tokens)
     if keys > 1 and queries > 1:
         share = float(torch.stack([layer.received[:, 0] for layer in layers]).mean()) / queries
@@ -235,18 +237,18 @@ def _sinks(recording: Recording, layers: Sequence[LayerStatistics]) -> frozenset
         causal = _looks_back_only(layers)
         even = sum(1 / (i + 1) for i in range(queries)) / queries if causal else 1 / keys
         if share > min(4 * even, 0.5):
-            special.add(0)
+            sinks.add(0)
     if keys > 2 * AROUND:
         drawn = torch.stack([layer.received.double().sum(0) for layer in layers]).sum(0)
-        near = torch.cat([drawn[:AROUND].flip(0), drawn, drawn[-AROUND:].flip(0)])
-        usual = near.unfold(0, 2 * AROUND + 1, 1).median(-1).values
+        padded = torch.cat([drawn[:AROUND].flip(0), drawn, drawn[-AROUND:].flip(0)])
+        usual = padded.unfold(0, 2 * AROUND + 1, 1).median(-1).values
         is_sink = drawn > 6 * usual.clamp_min(drawn.mean())
-        special |= set((is_sink & (_worth(recording.tokens) < 1)).nonzero()[:, 0].tolist())
-    return frozenset(special)
+        sinks |= set((is_sink & (_worth(recording.tokens) < 1)).nonzero()[:, 0].tolist())
+    return frozenset(sinks)
 
 
 def _worth(tokens: Sequence[Token]) -> Tensor:
-    """1 for each token, less for a word that only holds others together: `n`."""
+    """1 for each token, less for function words: `n`."""
     worth = torch.ones(len(tokens))
     for places in words(tokens):
         word = "".join(tokens[place].text for place in places).casefold()

@@ -1,4 +1,4 @@
-"""A small table of results: one value that prints, and reads in Markdown, LaTeX and HTML."""
+"""A small table of results, for the terminal, Markdown, LaTeX and HTML."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cell = str | int | float | bool | None
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under named columns; numbers stand to the right, None is an empty cell.
+    """Rows of cells under named columns; numbers are right-aligned, None is an empty cell.
 
     >>> table = Table(("token", "weight"), [("animal", 0.677), ("street", 0.1)])
     >>> print(table.markdown())
@@ -33,25 +33,25 @@ class Table:
     title: str = ""
     decimals: int = 3
     right_aligned: bool = False
-    """whether all columns but the first stand to the right, though they hold text"""
+    """whether all columns but the first are right-aligned, even if they hold text"""
 
     def cells(self) -> list[list[str]]:
-        """Every cell as text, controls spelled out."""
+        """Every cell as text, control characters made visible."""
         return [[_text(cell, self.decimals) for cell in row] for row in self.rows]
 
     def numeric(self) -> list[bool]:
-        """Which columns stand to the right: those that hold nothing but numbers."""
+        """Which columns are right-aligned: those that hold nothing but numbers."""
         if self.right_aligned:
-            return [place > 0 for place in range(len(self.columns))]
-        filled = [[row[c] for row in self.rows] for c in range(len(self.columns))]
+            return [column > 0 for column in range(len(self.columns))]
+        columns = [[row[c] for row in self.rows] for c in range(len(self.columns))]
         return [
             any(cell is not None for cell in column)
             and all(_is_number(cell) for cell in column if cell is not None)
-            for column in filled
+            for column in columns
         ]
 
     def markdown(self) -> str:
-        """A pipe table, as GitHub and MkDocs read it."""
+        """A pipe table, as GitHub and MkDocs render it."""
         rule = ["---:" if number else "---" for number in self.numeric()]
         lines = [[_pipe(_label(name)) for name in self.columns], rule]
         lines += [[_pipe(cell) for cell in row] for row in self.cells()]
@@ -69,7 +69,7 @@ class Table:
         )
 
     def html(self) -> str:
-        """A plain `<table>`, everything in it escaped."""
+        """A plain `<table>`, all its text escaped."""
         numeric = self.numeric()
 
         def row(cells: Sequence[str], tag: str) -> str:
@@ -87,7 +87,7 @@ class Table:
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        """In the terminal, without reading markup in any cell."""
+        """In the terminal, where no cell is read as markup."""
         from rich import box
         from rich.table import Table as RichTable
 
@@ -96,9 +96,9 @@ class Table:
         names = [_label(name) for name in self.columns]
         widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
         tight = sum(widths) + 2 * len(widths) > options.max_width
-        for place, (name, number) in enumerate(zip(names, self.numeric(), strict=True)):
+        for column, (name, number) in enumerate(zip(names, self.numeric(), strict=True)):
             # In a narrow terminal the names of numbers wrap rather than the text beside them.
-            entries = [*name.split(), *(row[place] for row in cells)]
+            entries = [*name.split(), *(row[column] for row in cells)]
             most = max(map(cell_len, entries)) if number and tight else None
             table.add_column(Text(name), justify="right" if number else "left", max_width=most)
         for row in cells:
@@ -148,5 +148,5 @@ def _text(cell: Cell, decimals: int) -> str:
 
 
 def _pipe(text: str) -> str:
-    """Text in a cell of Markdown: no sign of it divides the table or starts a mark or a tag."""
+    """Text escaped for a cell of Markdown, so that it cannot end the cell or start markup."""
     return re.sub(r"([\\`*_\[\]|<>$])", r"\\\1", text)

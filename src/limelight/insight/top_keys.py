@@ -1,4 +1,4 @@
-"""The tokens that one new token looked at most."""
+"""The keys that one query looked at most."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from limelight.checks import check_whole
 from limelight.seeing.recording.recording import Link, Recording
 
 SINK = 0.3
-"""The share of all attention beyond which the first token is taken to rest heads, not to inform."""
+"""A first token that draws more than this share of all attention is an attention sink."""
 
 
 def top_keys(recording: Recording, n: int = 3, query: int = 0) -> list[Link]:
     """The n keys that a query looked at most, each in the head that gave it most.
 
     Special tokens, punctuation and spaces are left out, and so is the first token where it draws
-    more than `SINK` of the attention of all heads: heads that have nothing to look at rest there.
+    more than `SINK` of the attention of all heads: heads with nothing to look at rest there.
 
     Args:
         recording: seen through a lens with `top`, such as `stream` gives for each token.
@@ -33,21 +33,21 @@ def top_keys(recording: Recording, n: int = 3, query: int = 0) -> list[Link]:
     heads = len(recording.head_numbers)
     size = len(recording.tokens)
     weights = torch.zeros(len(recording.layers) * heads, size)
-    for place, seen in enumerate(recording.layers):
+    for position, seen in enumerate(recording.layers):
         recorded = seen.top.weights[0, :, query].float().cpu()
         keys = seen.top.indices[0, :, query].cpu()
-        rows = weights[place * heads : (place + 1) * heads]
+        rows = weights[position * heads : (position + 1) * heads]
         # a key of -1 is no link and weighs 0
         rows.scatter_add_(1, keys.clamp_min(0), recorded)
     weights = weights.nan_to_num(0.0, 0.0, 0.0)
-    silent = [token.special or token.separates for token in recording.tokens]
-    silent[0] |= float(weights[:, 0].mean()) > SINK
-    best, which = weights.max(0)
-    best[torch.tensor(silent)] = 0
-    listed: list[Link] = []
+    excluded = [token.special or token.separates for token in recording.tokens]
+    excluded[0] |= float(weights[:, 0].mean()) > SINK
+    best, best_row = weights.max(0)
+    best[torch.tensor(excluded)] = 0
+    links: list[Link] = []
     for key in best.argsort(descending=True, stable=True)[:n].tolist():
         if best[key] > 0:
-            place, head = divmod(int(which[key]), heads)
-            layer, number = recording.layer_numbers[place], recording.head_numbers[head]
-            listed.append(recording.link(layer, number, query, key, float(best[key])))
-    return listed
+            position, head = divmod(int(best_row[key]), heads)
+            layer, number = recording.layer_numbers[position], recording.head_numbers[head]
+            links.append(recording.link(layer, number, query, key, float(best[key])))
+    return links

@@ -1,8 +1,8 @@
 """The highest-valued links of a recording, exact whatever the lens recorded.
 
-A link is worth at most its weight times a known factor, so few have to be valued: of the links that
-were recorded those that weigh enough, and of the others, each at most as heavy as the lightest that
-was recorded of its row, those of rows where that could matter: hardly ever one.
+A link is worth at most its weight times a known factor, so few links have to be valued: recorded
+ones that are heavy enough, and unrecorded ones in rows where they could matter. An unrecorded link
+weighs no more than the lightest recorded one of its row, so there is hardly ever such a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Value = Callable[["LayerLinks"], Tensor]
 """How much each link is worth; nothing or less for links that do not count."""
 
 SAMPLE = 1024
-"""Links of a head, the heaviest, that are valued before it is known which others matter."""
+"""How many of a head's heaviest links are valued first: they tell which others could matter."""
 
 
 class Ranked(NamedTuple):
@@ -46,7 +46,7 @@ def top_links(
     reach: float = 1.0,
     distinct: bool = False,
 ) -> list[tuple[float, Link]]:
-    """The n highest-valued links, at most so many of one head, highest first.
+    """The n highest-valued links, at most `per_head` of one head, highest first.
 
     A link's value is at most its weight times `reach`.
     """
@@ -57,7 +57,7 @@ def top_links(
     positions = [recording.head_position(number) for number in heads]
     by_layer: dict[int, list[list[Ranked]]] = {}
     least, listed = 0.0, list[tuple[float, Link]]()
-    # the recorded links of all layers come first: their values spare most rows of the second
+    # the recorded links of all layers come first: they rule out most rows of the second pass
     for complete in (False, True):
         for number in numbers:
             recording.seen(number)
@@ -85,7 +85,7 @@ def top_links(
 def _distinct(
     recording: Recording, listed: Sequence[tuple[float, Link]]
 ) -> list[tuple[float, Link]]:
-    """Of links between the same two words the first."""
+    """The first of the links between each two words."""
     kept: dict[tuple[int, int], tuple[float, Link]] = {}
     for worth, link in listed:
         pair = recording.queries[link.query].word, recording.tokens[link.key].word
@@ -116,20 +116,20 @@ def _runs(recording: Recording) -> Iterator[tuple[range, range]]:
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """What is looked for in some heads of a layer."""
+    """The search for the highest-valued links of some heads of a layer."""
 
     recording: Recording
     position: int
-    """of the layer among the recorded"""
+    """of the layer among the recorded ones"""
     heads: Sequence[int]
-    """positions"""
+    """their positions among the recorded ones"""
     count: int
-    """links of each head"""
+    """links of each head, at most"""
     value: Value
     least: float = 0.0
-    """what a link must be worth more than"""
+    """links worth no more than this do not count"""
     reach: float = 1.0
-    """value / weight, at most"""
+    """the bound of value / weight"""
 
     def recorded(self) -> list[list[Ranked]]:
         """The best of the links that the lens recorded."""
@@ -157,70 +157,70 @@ class _Search:
         if heaviest.shape[1] < weights.shape[1]:
             lighter = weights <= heaviest[:, -1:]
             others = (lighter & self._could_matter(weights, by_head)).flatten().nonzero()[:, 0]
-            # in a text of one word all of them: valued at once, they would take gigabytes
-            for some in others.split(TILE):
-                count = weights.shape[1]
-                by_head = self._better(by_head, links(some // count, some % count))
+            # in a text of one repeated word all of them matter, which at once would take gigabytes
+            count = weights.shape[1]
+            for chunk in others.split(TILE):
+                by_head = self._better(by_head, links(chunk // count, chunk % count))
         return by_head
 
     def completed(self, by_head: list[list[Ranked]]) -> list[list[Ranked]]:
-        """The same with all other links: rows where one could matter are recomputed."""
+        """The best of all links: rows where an unrecorded one could matter are recomputed."""
         seen = self.recording.layers[self.position]
         if seen.source is None:
             return by_head
-        lightest = summary(self.recording).least[self.position][list(self.heads)]
+        bound = summary(self.recording).unrecorded_bound[self.position][list(self.heads)]
         for queries, keys in _runs(self.recording):
             # all heads of a short run at once: a call for each would take most of the time
             together = len(self.heads) * len(queries) * len(keys) <= TILE
             every = range(len(self.heads))
-            for group in [every] if together else [[at] for at in every]:
-                self._complete(by_head, lightest, group, queries, keys)
+            for group in [every] if together else [[index] for index in every]:
+                self._complete(by_head, bound, group, queries, keys)
         return by_head
 
     def _complete(
         self,
         by_head: list[list[Ranked]],
-        lightest: Tensor,
+        bound: Tensor,
         group: Sequence[int],
         queries: range,
         keys: range,
     ) -> None:
-        """Put better links of some heads, of these queries to these keys, in their place."""
+        """Update the best links of a group of heads with those of these queries to these keys."""
         seen, run = self.recording.layers[self.position], slice(queries.start, queries.stop)
-        best = [by_head[at] for at in group]
-        short = self._could_matter(lightest[group, run], best)
-        rows = short.any(0).nonzero()[:, 0] + queries.start
+        best = [by_head[index] for index in group]
+        candidates = self._could_matter(bound[group, run], best)
+        rows = candidates.any(0).nonzero()[:, 0] + queries.start
         if not len(rows):
             return
-        heads = [self.heads[at] for at in group]
+        heads = [self.heads[index] for index in group]
         source = seen.heads(heads).source
         assert source is not None
         step = max(1, TILE // max(1, len(heads) * len(keys)))
         for block in rows.split(step):
             weights = finite(source.weights(block.to(seen.device), keys)[0])
-            matter = self._could_matter(weights.flatten(1), best).view_as(weights)
-            at, row, key = matter.nonzero(as_tuple=True)
+            candidates = self._could_matter(weights.flatten(1), best).view_as(weights)
+            head, row, key = candidates.nonzero(as_tuple=True)
             links = LayerLinks(
                 self.position,
-                torch.tensor(heads)[at],
+                torch.tensor(heads)[head],
                 block[row],
                 key + keys.start,
-                weights[at, row, key],
+                weights[head, row, key],
             )
             best = self._better(best, links, heads)
-        for at, links in zip(group, best, strict=True):
-            by_head[at] = links
+        for index, links in zip(group, best, strict=True):
+            by_head[index] = links
 
     def _could_matter(self, weights: Tensor, by_head: Sequence[Sequence[Ranked]]) -> Tensor:
         """Which of these weights `h x` may be worth more than the best of their head so far."""
-        enough = [
+        thresholds = [
             max(self.least, links[-1].worth if len(links) >= self.count else 0.0)
             for links in by_head
         ]
-        return weights * self.reach > torch.tensor(enough)[:, None]
+        return weights * self.reach > torch.tensor(thresholds)[:, None]
 
     def _best(self, links: LayerLinks) -> list[list[Ranked]]:
-        """The best of as many links of each head, `h x`: all heads in one call."""
+        """The best of these links `h x`, equally many of each head: all heads in one call."""
         values = self.value(links)
         worths, order = values.topk(min(self.count, values.shape[1]))
         columns = (
@@ -236,7 +236,7 @@ class _Search:
         links: LayerLinks,
         heads: Sequence[int] | None = None,
     ) -> list[list[Ranked]]:
-        """The best of each head so far, and of these links."""
+        """The best of each head, among those so far and these links."""
         values = self.value(links)
         better: list[list[Ranked]] = []
         for head, best in zip(self.heads if heads is None else heads, by_head, strict=True):

@@ -1,4 +1,4 @@
-"""Why this link: the score q·k split by where its parts came from, on both sides."""
+"""Why a link is strong: its score q·k, split by where the query and the key come from."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class Why(Result):
         flat = self.parts.flatten()
         size = len(self.sources)
         best = flat.abs().topk(min(n, flat.numel())).indices.tolist()
-        return [(self.sources[at // size], self.sources[at % size], float(flat[at])) for at in best]
+        return [
+            (self.sources[row], self.sources[column], float(self.parts[row, column]))
+            for row, column in (divmod(index, size) for index in best)
+        ]
 
     def table(self) -> Table:
         title = (
@@ -89,10 +92,10 @@ def why(
         score = scale · Σ_s Σ_t q_s · k_t     s and t: token, position, each earlier head, each FFN
 
     Exact for models that normalise before each layer, norms on heads (Qwen 3, Gemma 3) and after
-    layers (Gemma 2 and 3) included. Where norms stand only after layers (BERT, and blocks of order
-    "late") the sources are the parts of the block before, which add up as exactly, and everything
-    further back is one source. A cap on scores and biases such as ALiBi's come after this score.
-    What the head took from its keys is `wrote`.
+    layers (Gemma 2 and 3) included. Where norms come only after layers (BERT, and blocks of order
+    "late") the sources are the parts of the block before, which add up just as exactly, and
+    everything further back is one source. A cap on scores, and biases such as ALiBi's, are applied
+    after this score. `wrote` splits the head's output in the same way.
 
     The model reads the text again, and must attend to it as recorded: inside `cutting` where the
     recording was made inside it.
