@@ -188,6 +188,28 @@ def test_a_row_that_has_almost_nothing_left_is_cut_exactly() -> None:
     assert change > 1e-4
 
 
+@torch.no_grad()
+def test_a_row_that_a_zeroed_link_leaves_below_1_is_cut_as_by_hand() -> None:
+    """Inside `cutting(..., "zero")` the softmax still counts the zeroed link."""
+    torch.manual_seed(3)
+    config = ll.Config(kind="encoder", vocabulary=60, width=32, layers=2, heads=4, context=16)
+    model = ll.Encoder(config).eval()
+    for parameter in model.parameters():
+        parameter.data.mul_(8)
+    ids, place = torch.randint(60, (8,)), 4
+    zeroed = int(ll.look(ids, model).weights(0, 2)[place].argmax())
+    with ll.cutting(model, [ll.Link(0, 2, place, zeroed)], "zero"):
+        result = ll.cause(model, ids, place, controls=0)
+        before = model(ids[None])[0, place].double()
+        for how, effect in (("forbid", result.forbid), ("zero", result.zero)):
+            for key in range(8):
+                link = ll.Link(0, 2, place, key)
+                with ll.cutting(model, [link], how):  # pyright: ignore[reportArgumentType]
+                    after = model(ids[None])[0, place].double()
+                change = float(1 - torch.cosine_similarity(before, after, dim=0))
+                assert float(effect.change[0, 2, key]) == pytest.approx(change, abs=1e-6)
+
+
 class Plain(nn.Module):
     """An encoder of PyTorch's own layers."""
 

@@ -152,15 +152,22 @@ class CleanRun:
         return self.layers[layer].rows([self.place])[0, :, 0]
 
     def _cut_row(self, batch: Cuts, how: How) -> Tensor | None:
-        """The token's weights with links cut, `b h j`; None where too little is left in float32."""
-        weights = self._row(int(batch.layer[0]))
+        """The token's weights with links cut, `b h j`; None where weights do not determine them.
+
+        Those of a softmax without a link are the others divided by their sum, unless that is too
+        small for float32, or rows do not sum to 1: a link zeroed outside is still in the softmax.
+        """
+        layer = int(batch.layer[0])
+        weights = self._row(layer)
         h, j = weights.shape
         removed = _cut_heads(batch, h)[:, :, None] & (batch.key[:, None, None] == torch.arange(j))
         left = weights.masked_fill(removed.to(weights.device), 0.0)
         if how == "zero":
             return left
         total = left.sum(-1, keepdim=True)
-        return None if bool((total < _LEAST).any()) else left / total
+        if not _problem(self.layers[layer]).rows_sum_to_one or bool((total < _LEAST).any()):
+            return None
+        return left / total
 
     def _uniform_row(self, batch: Cuts) -> Tensor:
         """Equal weights on what the token may see, in some heads: `b h j`."""
