@@ -1,1 +1,1 @@
-"""The explorer: a local server and the page on which attention is looked at."""
+"""The explorer: a local server and the web page that shows attention."""

@@ -1,7 +1,8 @@
-"""The attention panel's numbers: what every head looks at, in one frame."""
+"""The attention panel: what every head attends to, in one frame."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,47 +24,43 @@ from limelight.seeing.recording.words import has_merged_words, word_weights
 from limelight.views.page.document import description, patch_shares
 
 MAX_WEIGHTS = 1_500_000
-"""Weights of all heads together that travel with the first answer; of more, heads come singly."""
+"""Weights of all heads together that are sent at once; beyond, each head has its own request."""
 MAX_WHOLE = 1024
-"""Tokens up to which a head travels whole; longer texts are looked at by tiles."""
-MAX_KEPT = 1 << 20
-"""Bytes of an answer that is kept beside its recording."""
+"""Tokens up to which a head is sent whole; longer texts are sent in tiles."""
+MAX_CACHED = 1 << 20
+"""Bytes of a frame that is cached with its recording."""
 THUMB = 48
 """Cells along a side of a small map."""
 _ROWS = 64
 """Rows of all heads of a layer that are computed at a time: 18 MB at 8,192 tokens of nine heads."""
 _EXACT = 256
-"""Queries whose rows are computed whole."""
+"""Queries up to which the rows of a link are computed whole."""
 
 
 _frames: WeakKeyDictionary[Recording, bytes] = WeakKeyDictionary()
 
 
 def text_frame(recording: Recording, kind: str, name: str) -> bytes:
-    """As `describe`, made once while the recording is kept: many may look at the same text."""
-    known = _frames.get(recording)
-    if known is None:
-        known = describe(recording, kind, name)
-        if len(known) <= MAX_KEPT:
-            _frames[recording] = known
-    return known
+    """As `describe`, cached with the recording, since many clients may look at the same text."""
+    data = _frames.get(recording)
+    if data is None:
+        data = describe(recording, kind, name)
+        if len(data) <= MAX_CACHED:
+            _frames[recording] = data
+    return data
 
 
 def describe(recording: Recording, kind: str, name: str) -> bytes:
-    """The tokens, where to begin, and the weights of all heads, or a small map of each.
+    """The tokens, the link to open at, and the weights of all heads or a small map of each.
 
-    `weights` l h i j where they are few, else `thumbs` l h r c: the largest weight of each cell.
-    `patterns` l h p: see `patterns`.
+    `weights` l h i j if there are few enough, else `thumbs` l h r c: the largest weight of each
+    cell. `patterns` l h p: see `patterns`.
     """
-    shape = (len(recording.layers), *recording.layers[0].extent[1:])
     header: dict[str, Any] = {
         **description(recording), "text": name, "kind": kind, "patterns": []
     }  # fmt: skip
-    count = 1
-    for size in shape:
-        count *= size
     arrays: dict[str, Tensor] = {}
-    if count <= MAX_WEIGHTS:
+    if len(recording.layers) * math.prod(recording.layers[0].extent[1:]) <= MAX_WEIGHTS:
         arrays["weights"] = torch.stack([seen.dense()[0].float() for seen in recording.layers])
     else:
         arrays["thumbs"] = torch.stack([_thumb(seen.map.max[0]) for seen in recording.layers])
@@ -84,9 +81,9 @@ def describe(recording: Recording, kind: str, name: str) -> bytes:
 
 
 def head_frame(recording: Recording, layer: int, head: int, *, valued: bool) -> bytes:
-    """All weights of one head: `weights` i j; where tokens make words, `merged` u v by words.
+    """All weights of one head: `weights` i j; if words have several tokens, `merged` u v by words.
 
-    Valued: each weight is multiplied by the length of its value vector, where values are known.
+    Valued: each weight is multiplied by the length of its value vector, if values are known.
     """
     _check_whole(recording)
     seen, position = recording.seen(layer), recording.head_position(head)
@@ -102,11 +99,11 @@ def head_frame(recording: Recording, layer: int, head: int, *, valued: bool) -> 
 def link_frame(
     recording: Recording, queries: Sequence[int], keys: Sequence[int], job: Job
 ) -> bytes:
-    """What some tokens give to some others, in every head: `weights` l h.
+    """How much some tokens attend to some others, in every head: `weights` l h.
 
-    Summed over the keys, averaged over the queries. Rows of a few queries are computed whole, which
-    is exact; of many queries only what lies between them and the keys, up to rounding, so that all
-    places of a word in a long text can be queried.
+    Summed over the keys, averaged over the queries. The rows of a few queries are computed whole,
+    which is exact; for many, such as every occurrence of a word in a long text, only the weights of
+    these keys are computed, up to rounding.
     """
     for token in queries:
         _check_token("queries", token, len(recording.queries))
@@ -130,20 +127,22 @@ def link_frame(
 
 
 def _thumb(cells: Tensor) -> Tensor:
-    """A map of every head of a layer `h r c`, coarse enough to stand beside all others."""
+    """The maps `h r c` of the heads of a layer, coarse enough to show all heads at once."""
     size = min(cells.shape[1], THUMB), min(cells.shape[2], THUMB)
     return adaptive_max_pool2d(cells.float(), size).half()
 
 
 def read_text(recording: Recording) -> str:
-    """As much of the text as was read."""
+    """The part of the text that was read."""
     return recording.text[: max((token.end for token in recording.tokens), default=0)]
 
 
 def _check_whole(recording: Recording) -> None:
-    most = max(len(recording.queries), len(recording.tokens))
-    if most > MAX_WHOLE:
-        raise OptionError(f"a head of {most:,} tokens is looked at by tiles, beyond {MAX_WHOLE:,}")
+    count = max(len(recording.queries), len(recording.tokens))
+    if count > MAX_WHOLE:
+        raise OptionError(
+            f"a whole head is for texts of up to {MAX_WHOLE:,} tokens, this one has {count:,}"
+        )
 
 
 def _check_token(name: str, token: int, count: int) -> None:

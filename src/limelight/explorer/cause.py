@@ -1,4 +1,4 @@
-"""The cause panel: what changes when links are cut, beside what they weigh."""
+"""The cause panel: what changes when links are cut, beside their weights."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from limelight.models.loading.pretrained import Model
 from limelight.seeing.recording.recording import Link, Recording
 
 MAX_TOKENS = 256
-"""Every link of a token is cut in a run of its own."""
+"""Each link of a token takes a run of the model."""
 CANDIDATES = 10
+"""Next tokens that are shown, before and after the cut."""
 
 
 def effects(
@@ -31,25 +32,26 @@ def effects(
 ) -> dict[str, Any]:
     """For each key that a token sees: its weight, and the change when that link is cut.
 
-    The change is 1 − cosine of the token's final vector (an encoder), or KL(before ‖ after) of what
-    the model says comes after the token, in nats (a decoder). The link is cut in one head, or in
-    all of them, whose mean is then the weight. Cut before softmax: the row sums to 1 again.
+    The change is 1 − cosine of the token's final vectors (an encoder), or KL(before ‖ after), in
+    nats, of the distributions of the next token (a decoder). The link is cut in one head, or in all
+    of them; the weight is then their mean. It is cut before softmax, so that the row still sums
+    to 1.
     """
-    run = _Run(model, recording, job)
+    runs = _CutRuns(model, recording, job)
     heads = _all_heads(recording) if head is None else [head]
-    if query >= run.count:
-        raise OptionError(f"query must be one of the tokens 0 to {run.count - 1}, found {query}")
+    if query >= runs.count:
+        raise OptionError(f"query must be a token from 0 to {runs.count - 1}, found {query}")
     weights = torch.stack([recording.weights(layer, head)[query] for layer, head in heads]).mean(0)
-    before = run.end(query, [])
-    keys = [key for key in range(run.count) if float(weights[key]) > 0]
-    for place, key in enumerate(keys):
+    before = runs.outcome(query, [])
+    keys = [key for key in range(runs.count) if float(weights[key]) > 0]
+    for done, key in enumerate(keys, start=1):
         links = [Link(layer, head, query, key) for layer, head in heads]
-        change = run.change(before, run.end(query, links))
+        change = runs.change(before, runs.outcome(query, links))
         job.report(
             {"key": key, "weight": float(weights[key]), "change": change,
-             "share": (place + 1) / len(keys)}
+             "share": done / len(keys)}
         )  # fmt: skip
-    return {"query": query, "measure": run.measure}
+    return {"query": query, "measure": runs.measure}
 
 
 def cut(
@@ -60,41 +62,49 @@ def cut(
     *,
     everywhere: bool,
 ) -> dict[str, Any]:
-    """What changes when these links are cut together, for every token and for what comes next."""
-    run = _Run(model, recording, job)
+    """What changes when these links are cut together: every token, and the prediction at the end.
+
+    `tokens`: 1 − cosine of the final vectors of each token. A decoder adds `next`, the likeliest
+    next tokens before and after, and `kl` of the two distributions; an encoder adds `sentence`,
+    1 − cosine of the mean vectors.
+    """
+    runs = _CutRuns(model, recording, job)
     links: list[Link] = []
     for link in requested:
-        if max(link.query, link.key) >= run.count:
-            raise OptionError(f"a link names token {max(link.query, link.key)} of {run.count}")
+        if max(link.query, link.key) >= runs.count:
+            raise OptionError(
+                f"links must be between tokens 0 and {runs.count - 1}, "
+                f"found {max(link.query, link.key)}"
+            )
         heads = _all_heads(recording) if everywhere else [(link.layer, link.head)]
         links += [Link(layer, head, link.query, link.key) for layer, head in heads]
-    before, after = run.hidden([]), run.hidden(links)
-    document: dict[str, Any] = {
-        "measure": run.measure,
+    before, after = runs.hidden([]), runs.hidden(links)
+    changes: dict[str, Any] = {
+        "measure": runs.measure,
         "tokens": (1 - cosine_similarity(before, after, dim=-1)).clamp(min=0).tolist(),
     }
     if isinstance(model, Decoder):
-        old, new = (model.logits(each[-1]).float().log_softmax(-1) for each in (before, after))
+        old, new = (model.logits(hidden[-1]).float().log_softmax(-1) for hidden in (before, after))
         ids = list(dict.fromkeys([*old.topk(CANDIDATES).indices.tolist(),
                                   *new.topk(CANDIDATES).indices.tolist()]))  # fmt: skip
-        document["kl"] = _kl(old, new)
-        document["next"] = [
-            {"text": _token(model, token), "before": float(old[token].exp()),
+        changes["kl"] = _kl(old, new)
+        changes["next"] = [
+            {"text": _token_label(model, token), "before": float(old[token].exp()),
              "after": float(new[token].exp())}
             for token in ids
         ]  # fmt: skip
     else:
-        document["sentence"] = float(1 - cosine_similarity(before.mean(0), after.mean(0), dim=-1))
-    return document
+        changes["sentence"] = float(1 - cosine_similarity(before.mean(0), after.mean(0), dim=-1))
+    return changes
 
 
-class _Run:
-    """A text run again and again, each time without some links."""
+class _CutRuns:
+    """Runs of a model on one text, each with some links cut."""
 
     def __init__(self, model: Model, recording: Recording, job: Job) -> None:
         if not isinstance(model, Encoder | Decoder):
             raise OptionError(
-                f"links are cut in encoders and decoders of texts, found a {type(model).__name__}"
+                f"links are cut in text encoders and decoders, found a {type(model).__name__}"
             )
         if model.tokens is None:
             raise UnavailableError("this model came without a tokenizer")
@@ -113,11 +123,11 @@ class _Run:
         """The final vector of every token: `n m`."""
         with pausing(self._job), cutting(self._model, links):
             model = self._model
-            run = model.hidden if isinstance(model, Decoder) else model
-            return run(self._ids)[0].float()
+            hidden = model.hidden if isinstance(model, Decoder) else model
+            return hidden(self._ids)[0].float()
 
-    def end(self, token: int, links: Sequence[Link]) -> Tensor:
-        """What becomes of a token: its final vector, or the log-probabilities after it."""
+    def outcome(self, token: int, links: Sequence[Link]) -> Tensor:
+        """A token's final vector (an encoder), or the log-probabilities after it (a decoder)."""
         vector = self.hidden(links)[token]
         if not isinstance(self._model, Decoder):
             return vector
@@ -125,7 +135,7 @@ class _Run:
             return self._model.logits(vector).float().log_softmax(-1)
 
     def change(self, before: Tensor, after: Tensor) -> float:
-        """How far apart two results of `end` are."""
+        """The distance between two outcomes of a token, by the `measure`."""
         if isinstance(self._model, Decoder):
             return _kl(before, after)
         return max(0.0, float(1 - cosine_similarity(before, after, dim=-1)))
@@ -139,6 +149,6 @@ def _kl(before: Tensor, after: Tensor) -> float:
     return max(0.0, float(kl_div(after, before, reduction="sum", log_target=True)))
 
 
-def _token(model: Decoder, token: int) -> str:
+def _token_label(model: Decoder, token: int) -> str:
     assert model.tokens is not None
     return visible(model.tokens.decode([token])) or visible(model.tokens.piece(token))

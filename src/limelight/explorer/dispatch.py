@@ -1,4 +1,4 @@
-"""From a request to the worker and back: the response, or a stream of events."""
+"""Runs the work of a request on the worker: as a response, or as a stream of events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _SHORT = 4000
-"""Characters that are read at once."""
+"""Characters of a text that is read as interactive work."""
 _LOG = logging.getLogger("limelight.explorer")
 
 
@@ -33,52 +33,50 @@ class Dispatcher:
     def __init__(self, store: ModelStore, worker: Worker) -> None:
         self.store, self.worker = store, worker
 
-    def read(self, body: schemas.TextRequest, job: Job) -> tuple[Model, Recording]:
-        """The model by name, and its recording of the text."""
+    def model_and_recording(self, body: schemas.TextRequest, job: Job) -> tuple[Model, Recording]:
+        """The model of a request, and its recording of the text."""
         return self.store.model(body.model), self.store.recording(body.model, body.text, job)
 
     async def frame(
-        self, request: Request, body: schemas.TextRequest, answer: Callable[[Recording, Job], bytes]
+        self, request: Request, body: schemas.TextRequest, make: Callable[[Recording, Job], bytes]
     ) -> Response:
-        """The frame that `answer` makes of the recording of a text."""
+        """The frame that `make` gives for the recording of a text."""
 
         def work(job: Job) -> bytes:
-            return answer(self.store.recording(body.model, body.text, job), job)
+            return make(self.store.recording(body.model, body.text, job), job)
 
-        return Response(
-            await self.run(request, work, interactive=self._interactive(body)),
-            media_type=schemas.FRAME,
-        )
+        data = await self.run(request, work, interactive=self._interactive(body))
+        return Response(data, media_type=schemas.FRAME_TYPE)
 
     async def file(
         self,
         request: Request,
         body: schemas.TextRequest,
         name: str,
-        kind: str,
+        media_type: str,
         make: Callable[[Recording], str],
     ) -> Response:
-        """A file to keep, made of the recording of a text."""
+        """The file that `make` gives for the recording of a text, as a download."""
 
         def work(job: Job) -> str:
             return make(self.store.recording(body.model, body.text, job))
 
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         text = await self.run(request, work, interactive=self._interactive(body))
-        return Response(text, media_type=kind, headers=headers)
+        return Response(text, media_type=media_type, headers=headers)
 
     def _interactive(self, body: schemas.TextRequest) -> bool:
-        """Whether the work is short: a long text lets other requests go first."""
+        """Whether the work is short; reading a long text lets other requests go first."""
         return len(body.text) <= _SHORT or self.store.has(body.model, body.text)
 
     async def run(
         self, request: Request, work: Callable[[Job], Result], *, interactive: bool = True
     ) -> Result:
-        """What the worker makes; the work ends when the client leaves."""
+        """The result of the work, which is cancelled when the client disconnects."""
         result = asyncio.ensure_future(
             self.worker.run(work, interactive=interactive, seconds=300.0 if interactive else 900.0)
         )
-        disconnected = asyncio.ensure_future(_disconnected(request))
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
         try:
             await asyncio.wait({result, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
@@ -89,7 +87,7 @@ class Dispatcher:
             disconnected.cancel()
 
     async def events(self, work: Callable[[Job], Any]) -> Response:
-        """Events of long work; the first is awaited, so that an error keeps its status."""
+        """The events of long work; the first is awaited, so that an early error has a status."""
         stream = self.worker.stream(work)
         first = await anext(stream)
         return StreamingResponse(_event_stream(first, stream), media_type="text/event-stream")
@@ -108,13 +106,13 @@ async def _event_stream(
         return
     except Exception:
         _LOG.exception("long work failed")
-        yield _event({"error": "something went wrong here: the log says what"})
+        yield _event({"error": "something went wrong here: see the server's log"})
 
 
 def _event(value: dict[str, Any]) -> str:
     return f"data: {json.dumps(value, allow_nan=False)}\n\n"
 
 
-async def _disconnected(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

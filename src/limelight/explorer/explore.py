@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Explorer:
-    """A running explorer: shows itself in a notebook's cell; `stop` ends it."""
+    """A running explorer, which a notebook displays in a cell; `stop` ends it."""
 
     def __init__(self, server: ExplorerServer, height: int) -> None:
         self._server, self.height = server, height
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """The address of the page."""
         return self._server.url
 
     def stop(self) -> None:
@@ -52,13 +52,14 @@ def explore(
     """Open the explorer on a recording or a model, in the browser or in a notebook cell.
 
     Args:
-        what: a recording to open at; a model, its name or its path; the installed models unless
+        what: a recording to show; a model, its name or its path; the installed models unless
             given.
-        port: of the server on this machine; any that is free unless given.
+        port: of the server on this machine; any free port unless given.
         height: of the cell, in pixels.
 
     Returns:
-        The running explorer, whose `url` a browser opens. It ends with Python, or by `stop()`.
+        The running explorer, whose `url` a browser opens. It runs until `stop()` or until Python
+        exits.
     """
     if isinstance(what, Recording):
         store = ModelStore([], what)

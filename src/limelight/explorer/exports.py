@@ -1,4 +1,4 @@
-"""What a person saves: the page as one file, the numbers as JSON."""
+"""Files to save: the page as HTML, the weights of a head as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from limelight.views.page.document import file_parts, header
 from limelight.views.page.html import page
 
 MAX_TOKENS = 1024
-"""Of a text that is saved with all its weights."""
+"""Of a text whose weights are saved as JSON."""
 
 
 def html_file(recording: Recording, layer: int, head: int) -> str:
@@ -22,7 +22,7 @@ def html_file(recording: Recording, layer: int, head: int) -> str:
 
 
 def json_file(recording: Recording, layer: int, head: int) -> str:
-    """Tokens and weights of one head, all digits."""
+    """The tokens, and the weights of one head with all digits."""
     count = max(len(recording.queries), len(recording.tokens))
     if count > MAX_TOKENS:
         raise OptionError(f"JSON is for up to {MAX_TOKENS:,} tokens, this text has {count:,}")

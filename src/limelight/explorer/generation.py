@@ -1,20 +1,22 @@
-"""The generation panel: a continuation token by token, and what each new token attended to."""
+"""The generation panel: a continuation token by token, and what each new token attends to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from limelight.errors import OptionError
+from limelight.explorer.schemas import MAX_TOKENS
 from limelight.explorer.worker import Job
 from limelight.labels import visible
 from limelight.models.decoder import Decoder
 from limelight.models.generation.batch import generation_batch, tokens_left
 from limelight.models.generation.sampling import Sampling, generators
 from limelight.models.loading.pretrained import Model
-from limelight.models.tokens import prompt_ids
+from limelight.models.tokens import Tokens, prompt_ids
 from limelight.ops.calls import AttentionCall, intercept
 from limelight.ops.lens.spec import Lens
 
@@ -31,78 +33,91 @@ def continuation(
     seed: int,
     job: Job,
 ) -> dict[str, Any]:
-    """Write on after a prompt and some tokens; each new token is reported as it is drawn.
+    """Continue a prompt, and the tokens `after` it; each new token is reported as it is sampled.
 
-    A report: the token's `id`, `text` and `probability`, the `candidates` it was drawn from, the
-    number of tokens it could look at, and `attended`: the weights of the last row, averaged over
-    all heads of all layers, and for each layer.
+    The first report has the labels of the `prompt`. The report of a token has its `id`, `text`,
+    `label` and `probability`, the `candidates` it was sampled from, and what it `attended` to: see
+    `_step_attention`. Returns the new `ids` and `why` they end: at an `end` token or the `length`.
     """
+    model, tokenizer, ids = _checked(model, prompt, after)
+    limit = tokens_left(model, ids, max_tokens)
+    job.report({"prompt": [visible(tokenizer.decode([token])) for token in ids]})
+    sampling, rngs = Sampling(temperature=temperature), generators(seed, [ids])
+    new_ids: list[int] = []
+    batch = generation_batch(model, [ids], max_tokens)
+    logits, attention = _step_attention(batch.begin)
+    while len(new_ids) < limit:
+        job.pause()
+        token = sampling.draw(logits, [[*ids, *new_ids]], rngs)[0]
+        report = _token_report(tokenizer, [*after, *new_ids], token, logits[0])
+        job.report({**report, "attended": attention})
+        new_ids.append(token)
+        if token in tokenizer.end:
+            break
+        if len(new_ids) < limit:
+            logits, attention = _step_attention(lambda token=token: batch.step([token]))
+    return {"ids": new_ids, "why": "end" if new_ids and new_ids[-1] in tokenizer.end else "length"}
+
+
+def _checked(model: Model, prompt: str, after: list[int]) -> tuple[Decoder, Tokens, list[int]]:
+    """The decoder, its tokenizer, and the token ids to continue."""
     if not isinstance(model, Decoder):
         raise OptionError(
-            f"{model.name or type(model).__name__} reads but does not write: choose a decoder"
+            f"{model.name or type(model).__name__} does not generate text: choose a decoder"
         )
     if model.tokens is None:
         raise OptionError("this model came without a tokenizer")
-    ids = [*prompt_ids(model.tokens, prompt), *after]
     vocabulary = model.config.vocabulary
     for token in after:
         if token >= vocabulary:
-            raise OptionError(f"after names token {token}, expected 0 to {vocabulary - 1}")
-    if len(ids) > min(model.config.context, 8192):
-        raise OptionError(f"the text has {len(ids):,} tokens, too many to go on from")
-    limit = tokens_left(model, ids, max_tokens)
-    how = Sampling(temperature=temperature)
-    rngs = generators(seed, [ids])
-    job.report({"prompt": [visible(model.tokens.decode([token])) for token in ids]})
-    written: list[int] = []
-    end = set(model.tokens.end)
-    batch = generation_batch(model, [ids], max_tokens)
-    logits, attended = _watched(batch.begin)
-    while len(written) < limit:
-        job.pause()
-        probabilities = logits[0].float().softmax(-1)
-        token = how.draw(logits, [[*ids, *written]], rngs)[0]
-        best, places = probabilities.topk(CANDIDATES)
-        job.report(
-            {
-                "id": token,
-                "text": model.tokens.decode([*after, *written, token])[
-                    len(model.tokens.decode([*after, *written])) :
-                ],
-                "label": visible(model.tokens.decode([token]))
-                or visible(model.tokens.piece(token)),
-                "probability": float(probabilities[token]),
-                "candidates": [
-                    {"id": place, "text": visible(model.tokens.decode([place])) or "∅", "p": p}
-                    for place, p in zip(places.tolist(), best.tolist(), strict=True)
-                ],
-                "attended": attended,
-            }
+            raise OptionError(f"after must hold tokens from 0 to {vocabulary - 1}, found {token}")
+    ids = [*prompt_ids(model.tokens, prompt), *after]
+    limit = min(model.config.context, MAX_TOKENS)
+    if len(ids) > limit:
+        raise OptionError(
+            f"the text to continue has {len(ids):,} tokens, expected at most {limit:,}"
         )
-        written.append(token)
-        if token in end:
-            break
-        if len(written) < limit:
-            logits, attended = _watched(lambda token=token: batch.step([token]))
-    why = "end" if written and written[-1] in end else "length"
-    return {"ids": written, "why": why}
+    return model, model.tokens, ids
 
 
-def _watched(step: Any) -> tuple[Tensor, dict[str, Any]]:
-    """A step of the model, and what its last token looked at: mean over heads, `l j` and `j`."""
+def _token_report(
+    tokenizer: Tokens, before: list[int], token: int, logits: Tensor
+) -> dict[str, Any]:
+    """A new token after the tokens `before` it, and the likeliest tokens by the logits `v`."""
+    probabilities = logits.float().softmax(-1)
+    best, candidates = probabilities.topk(CANDIDATES)
+    # Decoded with what precedes it: a tokenizer may drop the space of a first token.
+    text = tokenizer.decode([*before, token])[len(tokenizer.decode(before)) :]
+    return {
+        "id": token,
+        "text": text,
+        "label": visible(tokenizer.decode([token])) or visible(tokenizer.piece(token)),
+        "probability": float(probabilities[token]),
+        "candidates": [
+            {"id": candidate, "text": visible(tokenizer.decode([candidate])) or "∅", "p": p}
+            for candidate, p in zip(candidates.tolist(), best.tolist(), strict=True)
+        ],
+    }
+
+
+def _step_attention(step: Callable[[], Tensor]) -> tuple[Tensor, dict[str, Any]]:
+    """The logits of a step, and what its last token attends to.
+
+    `mean` j: its weights, averaged over all heads of all layers. `heads`: for each head its layer,
+    its number, the key with its largest weight, and that weight.
+    """
     rows: list[Tensor] = []
 
-    def note(call: AttentionCall) -> Tensor:
+    def record(call: AttentionCall) -> Tensor:
         output, seen = call.attend(lens=Lens())
         rows.append(seen.rows([seen.extent.i - 1])[0, :, 0].float().cpu())
         return output
 
-    with torch.no_grad(), intercept(note):
+    with torch.no_grad(), intercept(record):
         logits = step()
-    mean = torch.stack([row.mean(0) for row in rows])
-    best = mean.mean(0)
+    mean = torch.stack([row.mean(0) for row in rows]).mean(0)
     return logits, {
-        "mean": [round(value, 4) for value in best.tolist()],
+        "mean": [round(value, 4) for value in mean.tolist()],
         "heads": [
             [layer, head, int(row.argmax()), round(float(row.max()), 4)]
             for layer, by_head in enumerate(rows)

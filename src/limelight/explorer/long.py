@@ -1,4 +1,4 @@
-"""The long-text panel's numbers: a pooled map, exact tiles, strips, and who looks at a word."""
+"""The long-text panel: a pooled map, exact tiles, statistics, and which tokens attend to a word."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from limelight.ops.masks.region import Region
 from limelight.seeing.recording.recording import Recording
 
 MAX_LINKS = 60
-_LISTED = 64
-"""Of who looks at a word: more than the page lists."""
+_EXACT_SUMS = 64
+"""Tokens attending to a word whose sums are exact: more than the page lists."""
 _CELLS = 1 << 22
 """Weights that are computed at a time."""
 _NEAR = 3
-"""Tokens that stand closer say little of a long text."""
+"""Tokens of distance up to which a link says little about a long text."""
 
 
 def overview_frame(recording: Recording, layer: int, head: int) -> bytes:
     """Of one head: the map, entropy and received along the axes, and its strongest links.
 
     `mean` and `max` r c: the weights of each cell. `entropy` i in bits; `received` j.
-    `links` n 2 with `weights` n: query and key of links between plain tokens that stand apart.
+    `links` n 2 with `weights` n: query and key of links between distant tokens, none background.
     """
     seen, position = recording.seen(layer), recording.head_position(head)
     queries, keys, weights = _links(recording, layer, position)
@@ -51,26 +51,28 @@ def overview_frame(recording: Recording, layer: int, head: int) -> bytes:
 def tile_frame(
     recording: Recording, layer: int, head: int, top: int, left: int, size: int, run: int
 ) -> bytes:
-    """Weights from row `top` and column `left` on, `size` cells each way: `weights` r c.
+    """Weights from row `top` and column `left`, `size` cells each way: `weights` r c.
 
-    With `run` 1 the exact weights; else the largest of each cell of `run` × `run` tokens, which
-    are only looked at as colours: their rows are normalised by the recorded log-sum-exp.
+    With `run` 1 the exact weights; otherwise the largest of each cell of `run` × `run` tokens,
+    normalised by the recorded log-sum-exp, which is precise enough for colours.
     """
     seen, position = recording.seen(layer), recording.head_position(head)
     _, _, i, j = seen.extent
     if top >= i or left >= j:
-        raise OptionError(f"the tile at {top}, {left} lies outside of the {i} × {j} weights")
-    part = seen.heads([position])
+        raise OptionError(
+            f"top and left must lie within the {i} × {j} weights, found {top}, {left}"
+        )
+    one_head = seen.heads([position])
     columns = slice(left, min(j, left + size * run))
     pieces: list[Tensor] = []
-    # a few rows at a time: of a wide tile even the weights under it would be many
+    # A few rows at a time: a wide tile covers too many weights to hold at once.
     step = max(run, 512 // run * run)
     for first in range(top, min(i, top + size * run), step):
         rows = slice(first, min(i, first + step, top + size * run))
         if run == 1:
-            weights = part.tile(rows, columns)
+            weights = one_head.tile(rows, columns)
         else:
-            weights = weights_between(part, torch.arange(i)[rows], torch.arange(j)[columns])
+            weights = weights_between(one_head, torch.arange(i)[rows], torch.arange(j)[columns])
         pieces.append(_pooled(weights[0].float(), run))
     weights = torch.cat(pieces, dim=0)
     return frame({"top": top, "left": left, "run": run}, {"weights": weights})
@@ -81,32 +83,32 @@ def tokens_frame(
 ) -> bytes:
     """Which tokens attend to some tokens, `from` i, and what those attend to, `to` j: sums.
 
-    Over all places of a word, however many. The strongest of `from`, which a person reads as
-    numbers, are computed again from whole rows.
+    The sums are over all these tokens, such as every occurrence of a word. The largest of `from`,
+    which the page prints, are recomputed exactly from whole rows.
     """
     seen, position = recording.seen(layer), recording.head_position(head)
     _, _, i, j = seen.extent
     for token in tokens:
         if token >= min(i, j):
-            raise OptionError(f"tokens names {token}, expected one of the {min(i, j)} tokens")
-    part, chosen = seen.heads([position]), torch.tensor(tokens)
-    received, paid = torch.zeros(i), torch.zeros(j)
-    for rows in torch.arange(i).split(max(1, _CELLS // len(chosen))):
+            raise OptionError(f"tokens must be from 0 to {min(i, j) - 1}, found {token}")
+    one_head, indices = seen.heads([position]), torch.tensor(tokens)
+    from_each, to_each = torch.zeros(i), torch.zeros(j)
+    for rows in torch.arange(i).split(max(1, _CELLS // len(indices))):
         job.pause()
-        received[rows] = weights_between(part, rows, chosen)[0, 0].float().sum(-1).cpu()
-    for rows in chosen.split(max(1, _CELLS // j)):
+        from_each[rows] = weights_between(one_head, rows, indices)[0, 0].float().sum(-1).cpu()
+    for rows in indices.split(max(1, _CELLS // j)):
         job.pause()
-        paid += weights_between(part, rows, torch.arange(j))[0, 0].float().sum(0).cpu()
-    best = received.topk(min(_LISTED, i)).indices.tolist()
-    received[best] = part.rows(best)[0, 0][:, chosen].float().sum(-1).cpu()
-    return frame({"tokens": list(tokens)}, {"from": received, "to": paid})
+        to_each += weights_between(one_head, rows, torch.arange(j))[0, 0].float().sum(0).cpu()
+    largest = from_each.topk(min(_EXACT_SUMS, i)).indices.tolist()
+    from_each[largest] = one_head.rows(largest)[0, 0][:, indices].float().sum(-1).cpu()
+    return frame({"tokens": list(tokens)}, {"from": from_each, "to": to_each})
 
 
 def weights_between(seen: Seen, rows: Tensor, keys: Tensor) -> Tensor:
     """exp(score − recorded log-sum-exp) of some queries and keys: `b h r c`.
 
-    Off by the rounding of the scores, but no row is summed: exact weights take whole rows, however
-    few of their columns are needed.
+    Exact up to the rounding of the scores, at the cost of these columns only: exact weights need
+    the sum over whole rows.
     """
     source = seen.source
     if not isinstance(source, Recomputed):
@@ -116,21 +118,21 @@ def weights_between(seen: Seen, rows: Tensor, keys: Tensor) -> Tensor:
     region = Region(
         slice(0, b), slice(0, h), rows, rows + (j - i), keys, j - 1 - keys, rows, keys
     )  # fmt: skip
-    base = seen.lse[:, :, rows, None]
-    weights = torch.exp(scores(source.problem, region) - base)
-    return weights.masked_fill(base == -torch.inf, 0.0)
+    lse = seen.lse[:, :, rows, None]
+    weights = torch.exp(scores(source.problem, region) - lse)
+    return weights.masked_fill(lse == -torch.inf, 0.0)
 
 
 def _pooled(weights: Tensor, run: int) -> Tensor:
     if run == 1:
         return weights[0]
     rows, columns = weights.shape[1:]
-    whole = pad(weights, (0, -columns % run, 0, -rows % run))
-    return max_pool2d(whole, run)[0]
+    padded = pad(weights, (0, -columns % run, 0, -rows % run))
+    return max_pool2d(padded, run)[0]
 
 
 def _links(recording: Recording, layer: int, position: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The strongest links of a head that go beyond neighbours and background tokens."""
+    """Queries, keys and weights of a head's strongest links, none near or to background tokens."""
     seen = recording.seen(layer)
     weights = seen.top.weights[0, position].float().cpu()
     keys = seen.top.indices[0, position].cpu()
@@ -141,6 +143,6 @@ def _links(recording: Recording, layer: int, position: int) -> tuple[Tensor, Ten
     if recording.queries is recording.tokens:
         content &= ((queries - keys).abs() > _NEAR) & ~hidden[queries]
     weights = weights.where(content, 0.0).flatten()
-    best, places = weights.topk(min(MAX_LINKS, weights.numel()))
-    linked = best > 0
-    return queries.flatten()[places][linked], keys.flatten()[places][linked], best[linked]
+    best, indices = weights.topk(min(MAX_LINKS, weights.numel()))
+    best, indices = best[best > 0], indices[best > 0]
+    return queries.flatten()[indices], keys.flatten()[indices], best

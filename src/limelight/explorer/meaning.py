@@ -1,4 +1,4 @@
-"""The meaning panel: a word's path through the layers, sentence by sentence, toward groups."""
+"""The meaning panel: a word's path through the layers toward groups of words, by sentence."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from limelight.models.loading.pretrained import Model
 from limelight.models.vision import VisionEncoder
 
 MAX_CHARACTERS = 4000
-"""Of a sentence: a word is followed through a few of them, not through a document."""
+"""Of a sentence: documents are too long for this panel."""
 
 
 def word_path(
     model: Model, name: str, word: str, sentences: Sequence[str],
     groups: Mapping[str, Sequence[str]], template: str | None, job: Job,
 ) -> dict[str, Any]:  # fmt: skip
-    """What `limelight.shift` finds; `name` is what Python loads the model by."""
+    """The result of `limelight.shift`; `name` is what Python loads the model by."""
     if isinstance(model, VisionEncoder):
-        raise OptionError("words are followed in models of texts, this one reads pictures")
+        raise OptionError("words are followed in text models, this one reads pictures")
     longest = max(map(len, sentences))
     if longest > MAX_CHARACTERS:
         raise OptionError(
@@ -33,7 +33,7 @@ def word_path(
     toward = {group: list(members) for group, members in groups.items()}
     with pausing(job):
         shifted = shift(word, sentences, toward, model=model, template=template or TEMPLATE)
-    more = "" if template is None else f", template={template!r}"
+    template_argument = "" if template is None else f", template={template!r}"
     return {
         "word": shifted.word,
         "template": template or TEMPLATE,
@@ -46,11 +46,12 @@ def word_path(
         "sources": [shifted.sources(s) for s in range(len(sentences))],
         "tokens": shifted.tokens,
         "places": shifted.places,
-        "took": [each.sum(0).tolist() for each in shifted.took],
+        "took": [by_layer.sum(0).tolist() for by_layer in shifted.took],
         "python": (
             "import limelight as ll\n\n"
             f"groups = {toward!r}\n"
-            f"shift = ll.shift({word!r}, {list(sentences)!r}, groups, model={name!r}{more})\n"
+            f"shift = ll.shift({word!r}, {list(sentences)!r}, groups, "
+            f"model={name!r}{template_argument})\n"
             "print(shift)\n"
         ),
     }

@@ -26,25 +26,25 @@ EXAMPLES = [
         "name": "bank",
         "text": "She sat on the river bank and watched the water.",
         "other": "She went to the bank and opened an account.",
-        "about": "Where the word stands tells which bank it is.",
+        "about": "The words around it tell which bank is meant.",
     },
     {
         "name": "agreement over distance",
         "text": "The keys that the man with the old brown coats lost are on the table.",
         "other": "The key that the men with the old brown coats lost is on the table.",
-        "about": "“are” agrees with “keys”, nine words before it.",
+        "about": "“are” agrees with “keys”, ten words before it.",
     },
     {
         "name": "a repeated name",
         "text": "When Mary and John went to the store, John gave a drink to Mary.",
         "other": "When Mary and John went to the store, Mary gave a drink to John.",
-        "about": "Heads that find the same name again.",
+        "about": "Some heads find the earlier mention of a name.",
     },
 ]
 
 
 def page_config(store: ModelStore) -> dict[str, Any]:
-    """As plain values."""
+    """The configuration as JSON values."""
     return {
         "version": __version__,
         "models": store.names,

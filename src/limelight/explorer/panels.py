@@ -1,4 +1,4 @@
-"""The work of every panel in one import, which loads PyTorch: only the worker makes it."""
+"""The work of every panel in one import, which loads PyTorch; only the worker imports it."""
 
 from limelight.explorer.attention import head_frame as head_frame
 from limelight.explorer.attention import link_frame as link_frame

@@ -1,4 +1,4 @@
-"""What kind of place each head looks at, in one text: the share of its weight that goes there."""
+"""Simple attention patterns: the share of each head's weight, in one text, that follows each."""
 
 from __future__ import annotations
 
@@ -8,64 +8,64 @@ from torch import Tensor
 from limelight.seeing.recording.recording import Recording
 
 MAX_TOKENS = 512
-"""Beyond, to go over all weights of all heads would take longer than to read the text."""
+"""Of a longer text, going over all weights of all heads takes longer than reading it."""
 
 PATTERNS = ["previous", "self", "next", "first", "same", "after same"]
-"""The token before; the token itself; the one after; the first token (a sink); the same token
-earlier in the text; and the token that came after it (induction)."""
+"""Attention to the previous token; the token itself; the next one; the first one (a sink); earlier
+occurrences of the same token; and the tokens after those (induction)."""
 
 
 def patterns(recording: Recording, weights: Tensor | None) -> Tensor:
-    """The mean share of a query's weight that goes to each kind of place: `l h p`.
+    """The mean share of a query's weight that follows each pattern: `l h p`.
 
-    Between two texts (cross-attention) there are no such places: all zeros.
+    Zeros for attention between two texts (cross-attention), which has no such patterns.
 
     Args:
         recording: what was seen.
-        weights: `l h i j`, where they are known already.
+        weights: `l h i j`, if they are computed already.
     """
     layers, heads = len(recording.layers), len(recording.head_numbers)
     shares = torch.zeros(layers, heads, len(PATTERNS))
     if recording.queries is not recording.tokens:
         return shares
-    places = _places([token.text.casefold() for token in recording.tokens])
+    links = _pattern_links([token.text.casefold() for token in recording.tokens])
     for layer, seen in enumerate(recording.layers):
         tiles = seen.in_tiles() if weights is None else [(0, weights[layer, None])]
         for first, tile in tiles:
             tile = tile[0].float().cpu()
             last = first + tile.shape[1]
-            for kind, (queries, keys) in enumerate(places):
+            for pattern, (queries, keys) in enumerate(links):
                 if first or last < len(recording.queries):
                     inside = (queries >= first) & (queries < last)
                     queries, keys = queries[inside] - first, keys[inside]
-                shares[layer, :, kind] += tile[:, queries, keys].sum(-1)
-    counts = torch.tensor([max(1, len(queries.unique())) for queries, _ in places])
+                shares[layer, :, pattern] += tile[:, queries, keys].sum(-1)
+    counts = torch.tensor([max(1, len(queries.unique())) for queries, _ in links])
     return shares / counts
 
 
-def _places(texts: list[str]) -> list[tuple[Tensor, Tensor]]:
-    """For each kind the queries and the keys that count for it."""
+def _pattern_links(texts: list[str]) -> list[tuple[Tensor, Tensor]]:
+    """For each pattern the queries and the keys of its links."""
     n = len(texts)
-    before: dict[str, list[int]] = {}
+    earlier: dict[str, list[int]] = {}
     same: list[tuple[int, int]] = []
-    after: list[tuple[int, int]] = []
+    after_same: list[tuple[int, int]] = []
     for i, text in enumerate(texts):
-        for j in before.get(text, [])[-32:]:
+        for j in earlier.get(text, [])[-32:]:
             same.append((i, j))
             if j + 1 < i:
-                after.append((i, j + 1))
-        before.setdefault(text, []).append(i)
-    pairs = [
+                after_same.append((i, j + 1))
+        earlier.setdefault(text, []).append(i)
+    by_pattern = [
         [(i, i - 1) for i in range(1, n)],
         [(i, i) for i in range(n)],
         [(i, i + 1) for i in range(n - 1)],
         [(i, 0) for i in range(1, n)],
         same,
-        after,
+        after_same,
     ]
-    return [_columns(each) for each in pairs]
+    return [_columns(pairs) for pairs in by_pattern]
 
 
 def _columns(pairs: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
-    both = torch.tensor(pairs, dtype=torch.long).view(-1, 2)
-    return both[:, 0], both[:, 1]
+    table = torch.tensor(pairs, dtype=torch.long).view(-1, 2)
+    return table[:, 0], table[:, 1]

@@ -1,4 +1,4 @@
-"""Attention calls as the moments at which a job lets others go first, or ends."""
+"""Pauses a job at every attention call, where others can go first or the job can end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from limelight.ops.calls import AttentionCall, intercept
 def pausing(job: Job, report: Callable[[int], None] | None = None) -> Generator[None]:
     """Within the block, the job pauses before every attention call of our models.
 
-    `report` is called first, with the number of calls made so far.
+    `report` is called before each pause, with the number of calls made so far.
     """
     calls = itertools.count()
 
@@ -26,6 +26,6 @@ def pausing(job: Job, report: Callable[[int], None] | None = None) -> Generator[
         job.pause()
         return call.attend()
 
-    # Our own models never call PyTorch's attention, so that it need not be watched for.
+    # Our own models never call PyTorch's attention, so it need not be intercepted.
     with intercept(pause, locate=lambda call: call):
         yield

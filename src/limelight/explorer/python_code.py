@@ -1,4 +1,4 @@
-"""The lines of Python that make the picture on the screen."""
+"""The lines of Python that make the picture on the page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ def python_lines(
     model: str, text: str, layer: int, head: int, token: int | None, valued: bool
 ) -> str:
     """The lines that make the same picture in Python."""
-    pictured = names_picture(text)
-    source = 'Image.open("picture.png")' if pictured else repr(text)
+    is_picture = names_picture(text)
+    source = 'Image.open("picture.png")' if is_picture else repr(text)
     lines = [
         "import limelight as ll",
         "from limelight.views import save",
-        *(["from PIL import Image"] if pictured else []),
+        *(["from PIL import Image"] if is_picture else []),
         "",
         f"rec = ll.look({source}, model={model!r})",
         f"weights = rec.weights({layer}, {head})  # rows are queries, columns are keys",

@@ -21,11 +21,11 @@ from limelight.seeing.recording.offload import MEMORY_LIMIT
 from limelight.seeing.recording.recording import Recording
 
 SHORT_TEXT = 64
-"""Tokens of a text of which every link is kept."""
+"""Tokens up to which every link of a text is recorded."""
 
 
 class Footprint(NamedTuple):
-    """Bytes."""
+    """Bytes that a recording takes."""
 
     memory: int
     disk: int
@@ -34,14 +34,14 @@ class Footprint(NamedTuple):
 def read(model: Model, source: str | Tensor, job: Job) -> Recording:
     """What a model attends to in a text, or in a picture `h w 3` of bytes.
 
-    Reports the share of the layers that is done.
+    Reports each layer as it begins.
     """
     if isinstance(source, str) and isinstance(model, VisionEncoder):
         raise OptionError(f"{_name(model)} reads pictures: drop an image file on the page")
     if not isinstance(source, str) and not isinstance(model, VisionEncoder):
         raise OptionError(
-            f"{_name(model)} reads texts: for pictures start `limelight explore` "
-            "with --model PATH of a vision transformer"
+            f"{_name(model)} reads texts: for pictures, start `limelight explore` with "
+            "--model and the path of a vision transformer"
         )
     count = count_tokens(model, source)
     if count > MAX_TOKENS < model.config.context:
@@ -51,14 +51,14 @@ def read(model: Model, source: str | Tensor, job: Job) -> Recording:
         job.report({"layer": layer, "layers": model.config.layers})
 
     with pausing(job, report), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the page says how much was read
+        warnings.simplefilter("ignore", UserWarning)  # the page shows how much was read
         return look(source, model, _lens(count))
 
 
 def _lens(count: int) -> Lens:
-    """The strongest links, strips along the axes, a map of each head.
+    """The strongest links, statistics along the axes, and a map of each head.
 
-    Of a short text all links: none need be computed again to find those worth a look.
+    For a short text all links, so that none is recomputed to find those worth a look.
     """
     top = count if 0 < count <= SHORT_TEXT else 8
     return Lens(top=top, entropy=True, distance=True, received=True, map=(96, 96))
@@ -69,39 +69,39 @@ def _name(model: Model) -> str:
 
 
 def count_tokens(model: Model, source: str | Tensor) -> int:
-    """The tokens of a text; 0 where they cannot be counted beforehand."""
+    """The number of tokens of a text; 0 if it is not known beforehand."""
     if not isinstance(source, str) or model.tokens is None:
         return 0
     return len(model.tokens.encode(source).ids)
 
 
 def expected_footprint(model: Model, source: str | Tensor) -> Footprint:
-    """What the queries, keys and values of a text will take."""
+    """The footprint of the queries, keys and values of a text, before it is read."""
     config = model.config
-    size = (config.heads + 2 * config.kv_heads) * config.head_size
-    return _split(0, 4 * config.layers * count_tokens(model, source) * size)
+    width = (config.heads + 2 * config.kv_heads) * config.head_size
+    return _footprint(0, 4 * config.layers * count_tokens(model, source) * width)
 
 
 def footprint(recording: Recording) -> Footprint:
-    """What a recording holds on to: its links and maps, and queries, keys and values."""
+    """The footprint of a recording: its statistics, and its queries, keys and values."""
     memory = sum(8 * flow.x.numel() for flow in recording.flows)
-    call = 0
+    qkv = 0
     for seen in recording.layers:
         memory += sum(tensor.nbytes for tensor in _tensors(seen.statistics))
         if isinstance(seen.source, Recomputed):
             problem = seen.source.problem
-            call += sum(each.nbytes for each in (problem.query, problem.key, problem.value))
-    return _split(memory, call)
+            qkv += sum(each.nbytes for each in (problem.query, problem.key, problem.value))
+    return _footprint(memory, qkv)
 
 
-def _split(memory: int, call: int) -> Footprint:
-    """Queries, keys and values of a long text lie on disk: see `seeing.recording.offload`."""
-    return Footprint(memory, call) if call > MEMORY_LIMIT else Footprint(memory + call, 0)
+def _footprint(memory: int, qkv: int) -> Footprint:
+    """Queries, keys and values of a long text are kept on disk: see `seeing.recording.offload`."""
+    return Footprint(memory, qkv) if qkv > MEMORY_LIMIT else Footprint(memory + qkv, 0)
 
 
 def _tensors(statistics: Iterable[object]) -> Iterator[Tensor]:
-    for each in statistics:
-        if isinstance(each, Tensor):
-            yield each
-        elif isinstance(each, tuple):
-            yield from _tensors(each)
+    for statistic in statistics:
+        if isinstance(statistic, Tensor):
+            yield statistic
+        elif isinstance(statistic, tuple):
+            yield from _tensors(statistic)

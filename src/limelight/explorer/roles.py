@@ -1,4 +1,4 @@
-"""The heads panel: what every head does, over plain sentences or a text of the user's own."""
+"""The heads panel: what every head does, over the built-in sentences or a text of the user."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _REPORT_EVERY = 24
 def roles(model: Model, corpus: str | None, job: Job) -> dict[str, Any]:
     """The roles of every head, as `limelight.insight.heads` finds them.
 
-    Each role: its chance level, what is needed, the held-out score of every head `l h`, and the
-    heads that have it. Reports how many attention calls were made.
+    Each role has its chance level, the score needed for it, the held-out score of every head `l h`,
+    and the heads that have it. Reports the number of attention calls so far.
     """
 
     def report(calls: int) -> None:
@@ -25,10 +25,10 @@ def roles(model: Model, corpus: str | None, job: Job) -> dict[str, Any]:
             job.report({"calls": calls + 1})
 
     with pausing(job, report):
-        roles = heads(model, None if corpus is None else [corpus], progress=False)
+        head_roles = heads(model, None if corpus is None else [corpus], progress=False)
     return {
-        "texts": roles.texts,
-        "labels": roles.labels(),
+        "texts": head_roles.texts,
+        "labels": head_roles.labels(),
         "roles": [
             {
                 "name": name,
@@ -37,6 +37,6 @@ def roles(model: Model, corpus: str | None, job: Job) -> dict[str, Any]:
                 "held_out": score.held_out.double().tolist(),
                 "heads": score.assigned.nonzero().tolist(),
             }
-            for name, score in roles.scores.items()
+            for name, score in head_roles.scores.items()
         ],
     }

@@ -8,21 +8,25 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from limelight.errors import LimelightError
 
-FRAME = "application/vnd.limelight.frame"
-"""Media type of an answer with arrays: see `frames`."""
+FRAME_TYPE = "application/vnd.limelight.frame"
+"""Media type of a response with arrays: see `frames`."""
 MAX_CHARACTERS = 200_000
-"""Of a text: far more than the 8,192 tokens that are looked at."""
+"""Of a text: far more than the 8,192 tokens that are read."""
 MAX_TOKENS = 8192
 MAX_SIDE = 448
 """Pixels along a side of a picture; 803 kB as base64."""
 
 Text = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")]
-Name = Annotated[str, Field(min_length=1, max_length=400)]
-Place = Annotated[int, Field(ge=0, lt=1 << 20)]
+ShortText = Annotated[str, Field(min_length=1, max_length=400)]
+ModelName = ShortText
+Index = Annotated[int, Field(ge=0, lt=1 << 20)]
+"""A layer, a head or a token by its number."""
+TokenIndices = Annotated[list[Index], Field(min_length=1, max_length=MAX_TOKENS)]
+TokenId = Annotated[int, Field(ge=0, lt=1 << 20)]
 
 
 class TextTooLongError(LimelightError):
-    """A text of more tokens than are looked at."""
+    """A text of more tokens than are read."""
 
 
 class TextRequest(BaseModel):
@@ -30,15 +34,15 @@ class TextRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: Name
+    model: ModelName
     text: Text
 
 
 class HeadRequest(TextRequest):
-    """One head of it, by its numbers in the model."""
+    """One head, by its numbers in the model, reading the text."""
 
-    layer: Place
-    head: Place
+    layer: Index
+    head: Index
 
 
 class WeightsRequest(HeadRequest):
@@ -47,28 +51,25 @@ class WeightsRequest(HeadRequest):
     valued: bool = False
 
 
-Places = Annotated[list[Place], Field(min_length=1, max_length=MAX_TOKENS)]
-
-
 class LinkRequest(TextRequest):
-    """From some tokens to some others, such as all places of two words; for all heads."""
+    """The link from some tokens to some others, such as every occurrence of two words."""
 
-    queries: Places
-    keys: Places
+    queries: TokenIndices
+    keys: TokenIndices
 
 
 class WhyRequest(HeadRequest):
     """The score of a link in one head."""
 
-    query: Place
-    key: Place
+    query: Index
+    key: Index
 
 
 class TileRequest(HeadRequest):
-    """Rows `top` on and columns `left` on, `size` cells each, a cell standing for `run` tokens."""
+    """`size` cells each way from row `top` and column `left`, each of `run` × `run` tokens."""
 
-    top: Place
-    left: Place
+    top: Index
+    left: Index
     size: Annotated[int, Field(ge=1, le=256)] = 128
     run: Annotated[int, Field(ge=1, le=64)] = 1
 
@@ -76,45 +77,45 @@ class TileRequest(HeadRequest):
 class TokensRequest(HeadRequest):
     """Some tokens of a long text."""
 
-    tokens: Places
+    tokens: TokenIndices
 
 
 class PythonRequest(HeadRequest):
     """The lines of Python for what is shown."""
 
-    token: Place | None = None
+    token: Index | None = None
     valued: bool = False
 
 
 Row = Annotated[list[Annotated[float, Field(ge=-1e6, le=1e6)]], Field(max_length=16)]
-Rows = Annotated[list[Row], Field(max_length=16)]
+Table = Annotated[list[Row], Field(max_length=16)]
 
 
 class WorkedRequest(BaseModel):
-    """Tables of the worked example that were edited."""
+    """The edited tables of the worked example."""
 
     model_config = ConfigDict(extra="forbid")
 
-    x: Rows | None = None
-    w_query: Rows | None = None
-    w_key: Rows | None = None
-    w_value: Rows | None = None
+    x: Table | None = None
+    w_query: Table | None = None
+    w_key: Table | None = None
+    w_value: Table | None = None
 
 
 class GenerateRequest(TextRequest):
-    """How to go on after a text."""
+    """How to continue a text."""
 
-    after: Annotated[list[Place], Field(max_length=512)] = []
-    """tokens that follow the text before anything is drawn"""
+    after: Annotated[list[TokenId], Field(max_length=512)] = []
+    """tokens that follow the text before the first one is sampled"""
     max_tokens: Annotated[int, Field(ge=1, le=256)] = 24
     temperature: Annotated[float, Field(ge=0.0, le=4.0, strict=False)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
 
 
 class EffectsRequest(HeadRequest):
-    """What cutting each link of a token causes, in one head or in all."""
+    """What cutting each link of a token changes, in one head or in all."""
 
-    query: Place
+    query: Index
     everywhere: bool = False
 
 
@@ -126,7 +127,7 @@ class PictureRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: Name
+    model: ModelName
     width: Annotated[int, Field(ge=1, le=MAX_SIDE)]
     height: Annotated[int, Field(ge=1, le=MAX_SIDE)]
     pixels: Annotated[str, Field(min_length=4, max_length=4 * MAX_SIDE * MAX_SIDE)]
@@ -138,10 +139,10 @@ class LinkToCut(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    layer: Place
-    head: Place
-    query: Place
-    key: Place
+    layer: Index
+    head: Index
+    query: Index
+    key: Index
 
 
 class CutRequest(TextRequest):
@@ -152,26 +153,25 @@ class CutRequest(TextRequest):
 
 
 class RolesRequest(BaseModel):
-    """The roles of a model's heads, over a corpus or over plain sentences."""
+    """The roles of a model's heads, over a corpus or over the built-in sentences."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: Name
-    corpus: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")] | None = (
-        None
-    )
+    model: ModelName
+    corpus: Text | None = None
 
 
-Words = Annotated[list[Name], Field(min_length=1, max_length=24)]
+GroupName = ShortText
+Words = Annotated[list[ShortText], Field(min_length=1, max_length=24)]
 
 
 class MeaningRequest(BaseModel):
-    """A word in some sentences, and groups of words by name that it may come near to."""
+    """A word in some sentences, and named groups of words to compare it with."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: Name
-    word: Name
+    model: ModelName
+    word: ShortText
     sentences: Annotated[list[Text], Field(min_length=1, max_length=4)]
-    groups: Annotated[dict[Name, Words], Field(min_length=1, max_length=8)]
-    template: Name | None = None
+    groups: Annotated[dict[GroupName, Words], Field(min_length=1, max_length=8)]
+    template: ShortText | None = None

@@ -1,8 +1,8 @@
 """Middleware before the routes: host, origin, token, and the size and speed of bodies.
 
-The server listens on this machine only. Another address needs a token, which comes in the URL once
-and stays as a cookie. Another site cannot send requests in the user's name: foreign Host and Origin
-are refused. What is too large or too slow is refused while it arrives.
+By default the server listens on this machine only. Any other address needs a token, which comes in
+the URL once and stays as a cookie. Other sites cannot send requests in the user's name: a foreign
+Host or Origin is refused. A body that is too large or too slow is refused while it arrives.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ COOKIE = "limelight"
 MAX_BYTES = 1 << 20
 """Of a request's body."""
 MAX_DRAINED = 64 << 20
-"""Bytes of a body too large that are read and thrown away, so that a client that is still sending
-gets the answer instead of a connection cut under it."""
+"""Bytes of an oversized body that are read and discarded, so that a client that is still sending
+gets the response rather than a reset connection."""
 MAX_SECONDS = 20.0
 """For a request's body to arrive."""
 
@@ -35,7 +35,7 @@ _POLICY = (
 
 
 class SecurityMiddleware:
-    """Refuses what may not come in; every response carries the page's security headers."""
+    """Refuses forbidden requests; every response carries the page's security headers."""
 
     def __init__(self, app: ASGIApp, *, token: str | None = None, embeddable: bool = False) -> None:
         self._app, self._token = app, token
@@ -50,7 +50,7 @@ class SecurityMiddleware:
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request or hand it on."""
+        """Refuse a request or pass it on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -59,8 +59,8 @@ class SecurityMiddleware:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         send = self._with_headers(send)
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
-        if self._token is None and _name(host) not in LOCAL:
-            await _refuse(send, 403, "this server answers to 127.0.0.1 and localhost only")
+        if self._token is None and _host_name(host) not in LOCAL:
+            await _refuse(send, 403, "this server serves 127.0.0.1 and localhost only")
             return
         if origin is not None and urlsplit(origin).netloc != host:
             await _refuse(send, 403, "requests from other sites are refused")
@@ -91,7 +91,7 @@ class SecurityMiddleware:
         return hmac.compare_digest(token.encode(), (self._token or "").encode())
 
     async def _sign_in(self, scope: Scope, send: Send) -> None:
-        """The token in the URL becomes a cookie, and leaves the URL."""
+        """Move the token from the URL into a cookie."""
         tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])
         if scope["method"] != "GET" or scope["path"] != "/" or not self._token_matches(tokens[0]):
             await _refuse(send, 401, "open the address that `limelight explore` printed")
@@ -110,7 +110,7 @@ class SecurityMiddleware:
         return with_headers
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """A Host header without its port."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
@@ -120,7 +120,7 @@ def _too_large() -> str:
 
 
 async def _whole_body(receive: Receive) -> bytes | int | None:
-    """The body; the status to refuse it with; or None where the client has left."""
+    """The body; the status to refuse it with; or None if the client has left."""
     parts: list[bytes] = []
     size = 0
     try:
@@ -140,7 +140,7 @@ async def _whole_body(receive: Receive) -> bytes | int | None:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Gives the body that was read, then whatever comes: that the client leaves."""
+    """A `receive` that gives the body read here, then what follows, such as the disconnect."""
     first = True
 
     async def replay() -> Message:

@@ -1,4 +1,4 @@
-"""Starting the server: the address, the browser, and what may be in the way."""
+"""Starts the server: binds the address and opens the browser."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ExplorerServer:
     def run(self, *, open_browser: bool) -> None:
         """Serve until interrupted."""
         if open_browser:
-            timer = threading.Timer(0.3, _open, (self.url,))
+            timer = threading.Timer(0.3, _open_browser, (self.url,))
             timer.daemon = True
             timer.start()
         self._server.run([self._socket])
@@ -45,7 +45,7 @@ class ExplorerServer:
         return self
 
     def stop(self) -> None:
-        """End what `start` began."""
+        """Stop the server and wait for the thread of `start`."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(timeout=10)
@@ -58,8 +58,8 @@ def serve(
 
     Args:
         store: the models and recordings.
-        host: 127.0.0.1 unless given; any other address is guarded by a token in the URL.
-        port: 0 takes any that is free.
+        host: the address to bind; any but this machine's own is guarded by a token in the URL.
+        port: 0 takes any free port.
         embeddable: whether a notebook may show the page in a frame.
     """
     try:
@@ -71,8 +71,8 @@ def serve(
             f"the explorer needs {error.name}: pip install 'limelight[explorer]'"
         ) from None
 
-    sock = _bound(host, port)
-    number = sock.getsockname()[1]
+    sock = _bind(host, port)
+    bound_port = sock.getsockname()[1]
     token = None if host in ("127.0.0.1", "localhost", "::1") else secrets.token_urlsafe(24)
     app = create_app(store, token=token, embeddable=embeddable)
     config = uvicorn.Config(
@@ -83,13 +83,13 @@ def serve(
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{number}/" + (f"?token={token}" if token else "")
+    url_host = f"[{host}]" if ":" in host else host
+    url = f"http://{url_host}:{bound_port}/" + (f"?token={token}" if token else "")
     return ExplorerServer(uvicorn.Server(config), sock, url)
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    if not host:  # to a socket, every address of the machine
+def _bind(host: str, port: int) -> socket.socket:
+    if not host:  # a socket would take it as every address of the machine
         raise OptionError("--host must be an address, such as 127.0.0.1, found ''")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -101,7 +101,7 @@ def _bound(host: str, port: int) -> socket.socket:
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise OptionError(
-                f"--port {port} is taken: give another, or 0 for any that is free"
+                f"--port {port} is taken: choose another, or 0 for any free port"
             ) from None
         raise OptionError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     except OverflowError:
@@ -110,6 +110,6 @@ def _bound(host: str, port: int) -> socket.socket:
     return sock
 
 
-def _open(url: str) -> None:
+def _open_browser(url: str) -> None:
     if not webbrowser.open(url):
         print("No browser could be opened: open the address above in one.", flush=True)

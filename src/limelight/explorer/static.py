@@ -1,6 +1,6 @@
-"""The page's files, read once at start: its own modules and those it shares with the exported page.
+"""The page's files, read once at start: its own modules and those shared with the exported page.
 
-The addresses mirror the source tree, so that one relative import serves browser and type checker.
+Their URLs mirror the source tree, so that a relative import works for browser and type checker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from limelight.views.page.html import FOLDER as SHARED
 
 OWN = Path(__file__).parent / "assets"
 
-_KINDS = {
+_MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -28,28 +28,29 @@ class File(NamedTuple):
     """A file as it is sent."""
 
     data: bytes
-    """compressed, as every browser takes it"""
-    kind: str
-    tag: str
+    """compressed by gzip"""
+    media_type: str
+    etag: str
 
     def response(self) -> Response:
-        """The answer that carries it."""
+        """The HTTP response."""
         headers = {
             "content-encoding": "gzip",
             "cache-control": "no-cache",
-            "etag": self.tag,
+            "etag": self.etag,
         }
-        return Response(self.data, media_type=self.kind, headers=headers)
+        return Response(self.data, media_type=self.media_type, headers=headers)
 
 
 def asset_files() -> dict[str, File]:
-    """Every file by its address under `/assets/`; the page itself as `index.html`."""
+    """Every file by its path under `/assets/`; the page itself as `index.html`."""
     files: dict[str, File] = {}
-    for folder, place in ((OWN, "explorer/assets/"), (SHARED, "views/page/assets/")):
+    for folder, prefix in ((OWN, "explorer/assets/"), (SHARED, "views/page/assets/")):
         for path in sorted(folder.iterdir()):
-            if path.suffix in _KINDS:
+            if path.suffix in _MEDIA_TYPES:
                 data = path.read_bytes()
-                tag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
-                files[place + path.name] = File(gzip.compress(data, 6), _KINDS[path.suffix], tag)
+                etag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+                file = File(gzip.compress(data, 6), _MEDIA_TYPES[path.suffix], etag)
+                files[prefix + path.name] = file
     files["index.html"] = files.pop("explorer/assets/index.html")
     return files

@@ -1,4 +1,4 @@
-"""The step-by-step panel's numbers: every matrix of one head, and a worked example to edit."""
+"""The step-by-step panel: every matrix of one head, and a worked example to edit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from limelight.ops.lens.sources import Recomputed
 from limelight.seeing.recording.recording import Recording
 
 MAX_TOKENS = 96
-"""Beyond, a matrix has more cells than can be pointed at."""
+"""Of a longer text a matrix has more cells than can be pointed at."""
 
-_SENT = (
+_STEP_NAMES = (
     "X", "memory", "W_Q", "b_Q", "W_K", "b_K", "W_V", "b_V", "W_O", "b_O", "Q unrotated", "Q",
     "K unrotated", "K", "V", "scores", "scaled", "bias", "position bias", "mask", "masked",
     "weights", "weighted values", "concatenation", "output",
@@ -25,7 +25,7 @@ _SENT = (
 
 
 def steps_frame(recording: Recording, layer: int, head: int) -> bytes:
-    """Each step of a head as an array by its name; the header says formula and axes of each."""
+    """Each step of a head as a named array; the header has its formula and axes."""
     count = max(len(recording.queries), len(recording.tokens))
     if count > MAX_TOKENS:
         raise OptionError(
@@ -35,17 +35,17 @@ def steps_frame(recording: Recording, layer: int, head: int) -> bytes:
     source = recording.seen(layer).source
     scale = source.problem.scale if isinstance(source, Recomputed) else 1.0
     softcap = source.problem.softcap if isinstance(source, Recomputed) else None
-    chosen = [step for step in flow if step.name in _SENT]
-    steps = [{"name": s.name, "formula": s.formula, "axes": s.axes} for s in chosen]
-    about = {
+    steps = [step for step in flow if step.name in _STEP_NAMES]
+    header = {
         "layer": layer, "head": head, "position": recording.head_position(head),
-        "scale": scale, "softcap": softcap, "steps": steps, "missing": flow.missing,
+        "scale": scale, "softcap": softcap, "missing": flow.missing,
+        "steps": [{"name": s.name, "formula": s.formula, "axes": s.axes} for s in steps],
     }  # fmt: skip
-    return frame(about, {step.name: step.value.float() for step in chosen})
+    return frame(header, {step.name: step.value.float() for step in steps})
 
 
 def worked_example(edited: dict[str, list[list[float]]]) -> dict[str, Any]:
-    """The example of the documents with edited tables, and the audit of what is printed of it."""
+    """The worked example with edited tables, and the audit of its printed numbers."""
     example = worked("apple-phones")
     layer = example.layers[0]
     head = layer.heads[0]
@@ -74,7 +74,7 @@ def worked_example(edited: dict[str, list[list[float]]]) -> dict[str, Any]:
             for step in example.steps()
         ],
         "mismatches": [
-            {"step": s.step, "token": s.token, "column": s.column, "text": str(s)}
-            for s in example.audit().mismatches
+            {"step": m.step, "token": m.token, "column": m.column, "text": str(m)}
+            for m in example.audit().mismatches
         ],
     }

@@ -1,4 +1,4 @@
-"""The why panel: a score split by where its parts came from, the strongest of them shown."""
+"""The why panel: a score split by the sources of its query and its key."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from limelight.models.loading.pretrained import Model
 from limelight.seeing.recording.recording import Recording
 
 MAX_TOKENS = 128
-"""Every source has a vector for every token: a deep model has hundreds of sources."""
-SHOWN = 24
-"""Sources of the matrix; the others are added up."""
-LISTED = 12
+"""Every source has a vector for every token, and a deep model has hundreds of sources."""
+MATRIX_SOURCES = 24
+"""Sources in the matrix; all other pairs are summed."""
+LISTED_PARTS = 12
 
 
 def score_parts(
@@ -26,27 +26,29 @@ def score_parts(
 ) -> dict[str, Any]:  # fmt: skip
     """The parts of one link's score, as `limelight.why` finds them.
 
-    `sources` and `parts` are those of the strongest `SHOWN` in the model's order; `rest` is what
-    all other pairs add, so that parts and rest make the score. `name` is what Python loads by.
+    `sources` and `parts` are those of the strongest `MATRIX_SOURCES`, in the model's order; `rest`
+    is the sum of all other pairs, so that parts and rest add up to the score. `name` is what Python
+    loads the model by.
     """
     if not isinstance(model, Encoder | Decoder):
         raise OptionError(
-            f"scores are split in encoders and decoders of texts, found a {type(model).__name__}"
+            f"scores are split in text encoders and decoders, found a {type(model).__name__}"
         )
     count = len(recording.tokens)
     if count > MAX_TOKENS:
         raise OptionError(f"why is for texts of up to {MAX_TOKENS} tokens, this one has {count:,}")
     if max(query, key) >= count:
-        raise OptionError(f"a link names token {max(query, key)} of {count}")
+        raise OptionError(
+            f"query and key must be tokens from 0 to {count - 1}, found {max(query, key)}"
+        )
     if isinstance(model, Decoder) and key > query:
-        raise OptionError(f"token {query} cannot see token {key}, which comes later")
+        raise OptionError(f"token {query} cannot attend to token {key}, which comes later")
 
     with pausing(job):
         split = why(recording, layer, head, query, key, model=model)
     strength = split.parts.abs().sum(0) + split.parts.abs().sum(1)
-    order = sorted(strength.topk(min(SHOWN, len(strength))).indices.tolist())
-    shown = split.parts[order][:, order]
-    text = recording.text
+    strongest = sorted(strength.topk(min(MATRIX_SOURCES, len(strength))).indices.tolist())
+    parts = split.parts[strongest][:, strongest]
     return {
         "query": split.query,
         "key": split.key,
@@ -54,13 +56,13 @@ def score_parts(
         "reach": split.reach,
         "exact": split.reach.startswith("all sources"),
         "count": len(split.sources),
-        "sources": [split.sources[at] for at in order],
-        "parts": shown.tolist(),
-        "rest": float(split.parts.sum() - shown.sum()),
-        "strongest": split.strongest(LISTED),
+        "sources": [split.sources[index] for index in strongest],
+        "parts": parts.tolist(),
+        "rest": float(split.parts.sum() - parts.sum()),
+        "strongest": split.strongest(LISTED_PARTS),
         "python": (
             "import limelight as ll\n\n"
-            f"rec = ll.look({text!r}, model={name!r})\n"
+            f"rec = ll.look({recording.text!r}, model={name!r})\n"
             f"why = ll.why(rec, {layer}, {head}, {query}, {key})\n"
             "print(why.score, why.strongest())\n"
         ),

@@ -1,8 +1,8 @@
 """One thread that does all model work: interactive work before long work, oldest first.
 
-A job's work is a function of its `Job`. Long work calls `job.pause()` now and then: it lets
-interactive work go first, and ends the job once nobody waits for it. Each job runs in the
-context of its request, so that no interceptor of one reaches another.
+The work of a job is a function of its `Job`. Long work calls `job.pause()` regularly, which lets
+interactive work go first and ends the job once its client has left. Each job runs in the context
+of its request, so that interceptors of one request do not reach another.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class QueueFullError(LimelightError):
 
 
 class JobTimeoutError(LimelightError):
-    """The work did not begin, or did not end, in the time it may take."""
+    """The work did not begin, or did not end, before its deadline."""
 
 
 class ClientDisconnectedError(Exception):
-    """The client has left: its job ends."""
+    """The client has disconnected, which ends its job."""
 
 
 @dataclass
 class Job:
-    """One piece of work and its waiting request; the work itself is handed its job."""
+    """One piece of work, which takes this job as its argument, and how to reach its request."""
 
     worker: Worker
     work: Callable[[Job], Any]
@@ -48,7 +48,7 @@ class Job:
     seconds: float
     done: Callable[[Any, BaseException | None], None]
     report: Callable[[dict[str, Any]], None] = lambda _: None
-    """how far the work is, for the waiting request"""
+    """sends the progress of the work to the waiting request"""
     cancelled: threading.Event = field(default_factory=threading.Event)
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     deadline: float = 0.0
@@ -57,7 +57,7 @@ class Job:
         self.deadline = time.monotonic() + self.seconds
 
     def pause(self) -> None:
-        """Let interactive work go first; raise where nobody waits for this job any more."""
+        """Let interactive work go first; raise if the client has left or the time is up."""
         if not self.interactive:
             self.worker.run_interactive()
         if self.cancelled.is_set():
@@ -79,9 +79,9 @@ class Worker:
         self._thread.start()
 
     def close(self, seconds: float = 10.0) -> None:
-        """Take no more work; what waits is dropped, what runs ends at its next pause.
+        """Accept no more work; waiting jobs are dropped, running ones end at their next pause.
 
-        The thread is waited for: an interpreter that ends while it computes ends in an abort.
+        Joins the thread: an interpreter that exits while PyTorch computes aborts.
         """
         with self._ready:
             self._closed = True
@@ -94,7 +94,7 @@ class Worker:
     async def run(
         self, work: Callable[[Job], Result], *, interactive: bool = True, seconds: float = 60.0
     ) -> Result:
-        """Do the work and give its result; cancelling the wait cancels the work."""
+        """Run the work and return its result; cancelling the wait cancels the work."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Result] = loop.create_future()
 
@@ -119,7 +119,7 @@ class Worker:
     async def stream(
         self, work: Callable[[Job], Any], *, seconds: float = 600.0
     ) -> AsyncIterator[dict[str, Any]]:
-        """Do long work and give what it reports, then its result under `done`."""
+        """Run long work and yield its reports, then its result under `done`."""
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[dict[str, Any] | BaseException] = asyncio.Queue()
 
@@ -144,17 +144,17 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """Jobs that have not begun."""
+        """The number of jobs that have not begun."""
         return sum(map(len, self._waiting.values()))
 
     def run_interactive(self) -> None:
-        """Do the interactive jobs that wait, from inside a long one."""
+        """Run the waiting interactive jobs, from inside a long one."""
         while True:
             with self._ready:
                 if not self._waiting[True]:
                     return
                 job = self._waiting[True].popleft()
-            self._do(job)
+            self._run_job(job)
 
     def _put(self, job: Job) -> None:
         with self._ready:
@@ -174,9 +174,9 @@ class Worker:
                 if self._closed:
                     return
                 job = (self._waiting[True] or self._waiting[False]).popleft()
-            self._do(job)
+            self._run_job(job)
 
-    def _do(self, job: Job) -> None:
+    def _run_job(self, job: Job) -> None:
         if job.cancelled.is_set():
             return
         self._running.append(job)
@@ -184,7 +184,7 @@ class Worker:
             if time.monotonic() > job.deadline:
                 raise JobTimeoutError("other work took too long: try again in a moment")
             result = job.context.run(job.work, job)
-        except BaseException as error:  # the thread must outlive whatever one job does
+        except BaseException as error:  # no error of a job may end the thread
             job.done(None, error)
         else:
             job.done(result, None)
@@ -196,4 +196,4 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Non
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:
-        return  # the server has ended, nobody waits
+        return  # the loop is closed, so no request is waiting
