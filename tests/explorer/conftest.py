@@ -1,4 +1,4 @@
-"""A real server in a process of its own, and a real browser to look at it."""
+"""A real server in its own process, and a real browser that opens its page."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SENTENCE = "The animal didn't cross the street because it was too tired."
 
 
 class Server:
-    """`limelight explore` as a person starts it."""
+    """`limelight explore` as a user starts it."""
 
     def __init__(self, *options: str) -> None:
         command = [str(Path(sys.executable).with_name("limelight")), "explore", *options]
@@ -35,36 +35,36 @@ class Server:
         )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.search(r"http://\S+", line)
-        if found is None:
+        url = re.search(r"http://\S+", line)
+        if url is None:
             self.process.kill()
             pytest.fail(f"no address: {line!r} {self.process.communicate()[1]}")
-        self.url = found[0]
+        self.url = url[0]
 
-    def ask(self, path: str, **body: Any) -> httpx.Response:
+    def post(self, path: str, **body: Any) -> httpx.Response:
         return httpx.post(self.url.partition("?")[0] + path, json=body, timeout=120)
 
     def stop(self) -> str:
-        """End it as Ctrl-C does; what it had to complain about."""
+        """Stop it as Ctrl-C does, and return what it wrote to stderr."""
         self.process.send_signal(signal.SIGINT)
         return self.process.communicate(timeout=30)[1]
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    started = Server("--port", "0", "--no-open", "--model", "minilm", "smollm2")
-    yield started
-    assert started.process.poll() is None, "the server has died"
-    assert "Traceback" not in started.stop()
+    running = Server("--port", "0", "--no-open", "--model", "minilm", "smollm2")
+    yield running
+    assert running.process.poll() is None, "the server has died"
+    assert "Traceback" not in running.stop()
 
 
 @pytest.fixture
-def opened(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]:
-    """Opens the page; afterwards no error was printed and no request had left."""
-    with watched_pages(browser, (1440, 1000), (server.url,)) as open_page:
+def open_page(browser: Browser, server: Server) -> Iterator[Callable[..., Page]]:
+    """Opens the page; it must neither print an error nor send a request to another server."""
+    with watched_pages(browser, (1440, 1000), (server.url,)) as open_watched:
 
-        def open_explorer(end: str = "", **options: Any) -> Page:
-            return open_page(server.url + end, "#app[data-ready]", **options)
+        def open_explorer(fragment: str = "", **options: Any) -> Page:
+            return open_watched(server.url + fragment, "#app[data-ready]", **options)
 
         yield open_explorer
 

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-Opened = Callable[..., "Page"]
+OpenPage = Callable[..., "Page"]
 
 
-def drawn(page: Page, panel: str) -> None:
+def wait_drawn(page: Page, panel: str) -> None:
     page.locator(f"#stage > .{panel}[data-drawn]").wait_for()
 
 
-def until(page: Page, expression: str) -> None:
-    """Wait for it, asked from outside: the page's policy evaluates no strings."""
+def wait_until(page: Page, expression: str) -> None:
+    """Poll an expression; `page.wait_for_function` is no use, as the page's policy forbids eval."""
     for _ in range(600):
         if page.evaluate(expression):
             return
@@ -28,9 +28,12 @@ def until(page: Page, expression: str) -> None:
     pytest.fail(f"not within a minute: {expression}")
 
 
-def three(value: torch.Tensor | float) -> str:
-    return f"{float(value):.3f}"
+def decimals(value: torch.Tensor | float) -> str:
+    """A number as the page prints it: three decimals, a minus sign, and no negative zero."""
+    text = f"{float(value):.3f}"
+    return text.replace("-", "") if float(text) == 0 else text.replace("-", "−")
 
 
-def signed(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−")
+def wait_story(page: Page, text: str) -> None:
+    """Wait until the sentence below the tokens contains a text."""
+    page.locator(".story", has_text=text).first.wait_for()

@@ -1,4 +1,4 @@
-"""Inputs other than a sentence: long texts, generated text, pictures."""
+"""Long texts, generated text and pictures."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import torch
 
 import limelight as ll
 from explorer.conftest import Server
-from explorer.panels import Opened, drawn, three, until
+from explorer.panels import OpenPage, decimals, wait_drawn, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-def test_a_long_text_is_a_map_with_exact_tiles(opened: Opened) -> None:
-    words = Path(__file__).parent.parent.parent.joinpath("DESIGN.md").read_text(encoding="utf-8")
-    text = words[:1500]
-    page = opened()
+DOCUMENT = Path(__file__).parent.parent.parent / "DESIGN.md"
+
+
+def test_a_long_text_is_a_map_with_exact_tiles(open_page: OpenPage) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")[:1500]
+    page = open_page()
     page.fill(".type", text)
     page.get_by_role("tab", name="Long text").click()
-    drawn(page, "long")
+    wait_drawn(page, "long")
     rec = ll.look(text)
     count = f"{len(rec.tokens)} tokens"
-    until(page, f"document.querySelector('.message').innerText.startsWith('{count}')")
+    wait_until(page, f"document.querySelector('.message').innerText.startsWith('{count}')")
     page.locator(".jump-link").first.wait_for()
     page.locator(".jump-link").first.click()
     page.locator("[data-exact], .map-tip .number").first.wait_for()
@@ -38,30 +40,29 @@ def test_a_long_text_is_a_map_with_exact_tiles(opened: Opened) -> None:
         int(page.locator(f"select[aria-label={name}]").input_value()) for name in ("Layer", "Head")
     )
     exact = rec.weights(layer, head)[query, key]
-    assert page.locator("[data-exact]").inner_text() == three(exact)
-    page.fill("[aria-label^='Search a word']", "attention")
+    assert page.locator("[data-exact]").inner_text() == decimals(exact)
+    page.fill("[aria-label^='Search for a word']", "attention")
     page.keyboard.press("Enter")
     page.locator("[data-found=attention] .jump-link").first.wait_for()
-    # the small map beside it is that of the head, too
-    picture = "document.querySelector('canvas.minimap').toDataURL()"
-    before = page.evaluate(picture)
+    # the minimap follows the head
+    minimap = "document.querySelector('canvas.minimap').toDataURL()"
+    before = page.evaluate(minimap)
     other = (head + 1) % 12
     page.select_option("select[aria-label=Head]", str(other))
-    until(page, f"document.querySelector('.long').dataset.drawn === '{layer}.{other}'")
-    until(page, f"{picture} !== '{before}'")
+    wait_until(page, f"document.querySelector('.long').dataset.drawn === '{layer}.{other}'")
+    wait_until(page, f"{minimap} !== '{before}'")
 
 
 @pytest.mark.soak
-def test_a_document_is_read_layer_by_layer_and_searched_in_all_heads(opened: Opened) -> None:
-    words = Path(__file__).parent.parent.parent.joinpath("DESIGN.md").read_text(encoding="utf-8")
-    text = words[:5600]
-    page = opened("#model=smollm2")
+def test_a_document_is_read_layer_by_layer_and_searched_in_all_heads(open_page: OpenPage) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")[:5600]
+    page = open_page("#model=smollm2")
     page.fill(".type", text)
     page.locator(".reading progress[value]").wait_for()
     page.get_by_role("button", name="Cancel").click()
-    until(page, "document.querySelector('.message').innerText.startsWith('Cancelled')")
+    wait_until(page, "document.querySelector('.message').innerText.startsWith('Cancelled')")
     page.fill(".type", text + " ")
-    drawn(page, "long")
+    wait_drawn(page, "long")
     rec = ll.look(text + " ", model="smollm2")
     assert len(rec.tokens) > 1024
     page.locator("[data-drawn] .cell").first.wait_for()
@@ -71,23 +72,23 @@ def test_a_document_is_read_layer_by_layer_and_searched_in_all_heads(opened: Ope
         [k for k, token in enumerate(rec.tokens) if token.text.strip() == word]
         for word in ("kernel", "attention")
     )
-    found = torch.stack([s.rows(queries)[0][..., keys].sum(-1).mean(-1) for s in rec.layers])
-    layer, head = divmod(int(found.argmax()), found.shape[1])
-    best = page.locator(".cells .cell").first
-    assert best.get_attribute("aria-label") == f"Layer {layer}, head {head}: {three(found.max())}"
+    weights = torch.stack([s.rows(queries)[0][..., keys].sum(-1).mean(-1) for s in rec.layers])
+    layer, head = divmod(int(weights.argmax()), weights.shape[1])
+    best, largest = page.locator(".cells .cell").first, decimals(weights.max())
+    assert best.get_attribute("aria-label") == f"Layer {layer}, head {head}: {largest}"
     best.click()
-    until(page, f"document.querySelector('.long').dataset.drawn === '{layer}.{head}'")
-    page.fill("[aria-label^='Search a word']", "attention")
+    wait_until(page, f"document.querySelector('.long').dataset.drawn === '{layer}.{head}'")
+    page.fill("[aria-label^='Search for a word']", "attention")
     page.keyboard.press("Enter")
     chip = page.locator("[data-found=attention] .jump-link").first
     chip.wait_for()
     query = int(chip.locator("sub").first.inner_text())
     weight = rec.weights(layer, head)[query, keys].sum()
-    assert chip.locator(".number").inner_text() == three(weight)
+    assert chip.locator(".number").inner_text() == decimals(weight)
 
 
-def test_a_decoder_writes_and_another_token_can_be_taken(opened: Opened) -> None:
-    page = opened("#panel=generation&model=smollm2&text=The+capital+of+France+is")
+def test_a_decoder_continues_a_text_also_from_another_candidate(open_page: OpenPage) -> None:
+    page = open_page("#panel=generation&model=smollm2&text=The+capital+of+France+is")
     page.get_by_role("button", name="Continue").click()
     page.locator(".generation[data-drawn='24']").wait_for()
     expected = ll.generate(ll.load("smollm2"), "The capital of France is", max_tokens=24)
@@ -96,7 +97,7 @@ def test_a_decoder_writes_and_another_token_can_be_taken(opened: Opened) -> None
     assert shown[0].strip() == "Paris"
     page.locator(".token.new").first.click()
     page.locator(".candidate", has_text="the").first.click()
-    until(page, "document.querySelectorAll('.token.new').length > 3")
+    wait_until(page, "document.querySelectorAll('.token.new').length > 3")
     assert page.locator(".token.new").first.inner_text().strip() == "the"
     stop = page.get_by_role("button", name="Stop")
     if stop.is_visible():
@@ -136,14 +137,14 @@ def test_a_picture_is_read_by_a_vision_model(browser: Browser, tmp_path: Path) -
         page.locator(".picture-card .patch").nth(5).click()
         weights = rec.weights(1, 0)[6]
         best = int(weights[1:].argmax())
-        expected = f"1,1 looks at {best // 4},{best % 4} {three(weights[1 + best])}"
-        until(
+        expected = f"1,1 looks at {best // 4},{best % 4} {decimals(weights[1 + best])}"
+        wait_until(
             page,
             f"document.querySelector('.picture-card .caption').innerText.startsWith('{expected}')",
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         page.get_by_role("tab", name="Cause").click()
-        page.locator(".notice", has_text="of texts").wait_for()
+        page.locator(".notice", has_text="text encoders").wait_for()
         page.locator("select.models").select_option("minilm")
         page.locator(".notice", has_text="minilm reads texts").wait_for()
     finally:

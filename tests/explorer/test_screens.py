@@ -1,4 +1,4 @@
-"""Every panel at three widths in both schemes: pictures for the eye, kept in runs/screens/."""
+"""Screenshots of every panel at three widths in both schemes, for the eye, in runs/screens/."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 FOLDER = Path(__file__).parent.parent.parent / "runs" / "screens"
-DECODERS = ("generation", "why")
+DECODER_PANELS = ("generation", "why")
 PANELS = ("attention", "compare", "steps", "why", "meaning", "cause", "heads", "long", "generation")
 
 
 @pytest.mark.parametrize("panel", PANELS)
-def test_a_panel_is_pictured(opened: Callable[..., Page], panel: str) -> None:
+def test_a_panel_fits_every_width(open_page: Callable[..., Page], panel: str) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    model = "smollm2" if panel in DECODERS else "minilm"
-    page = opened(f"#panel={panel}&model={model}", viewport={"width": 1440, "height": 1000})
+    model = "smollm2" if panel in DECODER_PANELS else "minilm"
+    page = open_page(f"#panel={panel}&model={model}", viewport={"width": 1440, "height": 1000})
     page.locator(f"#app[data-panel={panel}]").wait_for()
     if page.locator(".tour").count():
         page.keyboard.press("Escape")

@@ -1,4 +1,4 @@
-"""What may go wrong, and what happens then: always an answer, and the server stays up."""
+"""The API: weights equal to the library's, readable errors, and a server that stays up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -25,56 +25,59 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
-def ask(server: Server, **changes: object) -> httpx.Response:
-    return server.ask("api/look", **{"model": "minilm", "text": SENTENCE, **changes})
+def look(server: Server, text: str = SENTENCE) -> httpx.Response:
+    return server.post("api/look", model="minilm", text=text)
 
 
-def test_the_weights_are_those_of_the_library(server: Server) -> None:
-    head, arrays = parse_frame(ask(server).content)
+def test_all_weights_and_the_sum_of_a_link_equal_those_of_the_library(server: Server) -> None:
+    header, arrays = parse_frame(look(server).content)
     rec = ll.look(SENTENCE)
-    assert head["queries"]["labels"] == [token.text for token in rec.tokens]
-    expected = torch.stack([seen.dense()[0] for seen in rec.layers])
-    torch.testing.assert_close(arrays["weights"], expected, rtol=0, atol=1e-6)
-    link = server.ask("api/link", model="minilm", text=SENTENCE, queries=[8, 10], keys=[2, 5])
-    found = expected[:, :, [8, 10]][..., [2, 5]].sum(-1).mean(-1)
-    torch.testing.assert_close(parse_frame(link.content)[1]["weights"], found)
+    assert header["queries"]["labels"] == [token.text for token in rec.tokens]
+    weights = torch.stack([seen.dense()[0] for seen in rec.layers])
+    torch.testing.assert_close(arrays["weights"], weights, rtol=0, atol=1e-6)
+    response = server.post("api/link", model="minilm", text=SENTENCE, queries=[8, 10], keys=[2, 5])
+    link = weights[:, :, [8, 10]][..., [2, 5]].sum(-1).mean(-1)
+    torch.testing.assert_close(parse_frame(response.content)[1]["weights"], link)
 
 
-def test_a_tile_is_a_part_of_the_weights_and_a_cell_the_greatest_under_it(server: Server) -> None:
+def test_a_tile_has_the_exact_weights_and_a_pooled_cell_the_largest_of_them(
+    server: Server,
+) -> None:
     text = " ".join([SENTENCE] * 20)
     rec = ll.look(text)
     weights = rec.weights(3, 1)
-    where = {"model": "minilm", "text": text, "layer": 3, "head": 1}
-    tile = parse_frame(server.ask("api/tile", **where, top=40, left=96, size=32).content)[1]
+    head = {"model": "minilm", "text": text, "layer": 3, "head": 1}
+    tile = parse_frame(server.post("api/tile", **head, top=40, left=96, size=32).content)[1]
     torch.testing.assert_close(tile["weights"], weights[40:72, 96:128], rtol=0, atol=1e-6)
-    pooled = parse_frame(server.ask("api/tile", **where, top=0, left=0, size=8, run=4).content)[1]
+    pooled = parse_frame(server.post("api/tile", **head, top=0, left=0, size=8, run=4).content)[1]
     cells = weights[:32, :32].unflatten(1, (8, 4)).unflatten(0, (8, 4)).amax((1, 3))
     torch.testing.assert_close(pooled["weights"], cells, rtol=0, atol=1e-6)
-    whole = parse_frame(server.ask("api/overview", **where).content)[1]
-    torch.testing.assert_close(whole["received"], weights.sum(0), rtol=0, atol=1e-4)
-    looks = parse_frame(server.ask("api/tokens", **where, tokens=[2, 18]).content)[1]
-    torch.testing.assert_close(looks["from"], weights[:, [2, 18]].sum(1), rtol=0, atol=1e-5)
+    overview = parse_frame(server.post("api/overview", **head).content)[1]
+    torch.testing.assert_close(overview["received"], weights.sum(0), rtol=0, atol=1e-4)
+    sums = parse_frame(server.post("api/tokens", **head, tokens=[2, 18]).content)[1]
+    torch.testing.assert_close(sums["from"], weights[:, [2, 18]].sum(1), rtol=0, atol=1e-5)
 
 
-def test_all_places_of_a_word_are_searched_however_many(server: Server) -> None:
+def test_links_of_a_word_are_summed_over_hundreds_of_occurrences(server: Server) -> None:
     text = "the cat " * 250
     rec = ll.look(text)
     the, cat = ([k for k, t in enumerate(rec.tokens) if t.text == w] for w in ("the", "cat"))
     assert len(the) == 250
-    places = [*the, *cat]
+    tokens = [*the, *cat]
     weights = torch.stack([seen.dense()[0] for seen in rec.layers])
-    link = server.ask("api/link", model="minilm", text=text, queries=places, keys=cat)
-    found = parse_frame(link.content)[1]["weights"]
-    expected = weights[:, :, places][..., cat].sum(-1).mean(-1)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    where = {"model": "minilm", "text": text, "layer": 3, "head": 1}
-    looks = parse_frame(server.ask("api/tokens", **where, tokens=places).content)[1]
-    torch.testing.assert_close(looks["from"], weights[3, 1][:, places].sum(1), rtol=0, atol=1e-4)
-    torch.testing.assert_close(looks["to"], weights[3, 1][places].sum(0), rtol=1e-4, atol=1e-4)
+    response = server.post("api/link", model="minilm", text=text, queries=tokens, keys=cat)
+    link = weights[:, :, tokens][..., cat].sum(-1).mean(-1)
+    torch.testing.assert_close(
+        parse_frame(response.content)[1]["weights"], link, rtol=1e-4, atol=1e-5
+    )
+    head = {"model": "minilm", "text": text, "layer": 3, "head": 1}
+    sums = parse_frame(server.post("api/tokens", **head, tokens=tokens).content)[1]
+    torch.testing.assert_close(sums["from"], weights[3, 1][:, tokens].sum(1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(sums["to"], weights[3, 1][tokens].sum(0), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "says"),
+    ("body", "status", "message"),
     [
         (b"{", 400, "not JSON"),
         (b"[1, 2]", 422, "object"),
@@ -90,36 +93,58 @@ def test_all_places_of_a_word_are_searched_however_many(server: Server) -> None:
     ],
 )
 def test_bad_requests_get_a_readable_error(
-    server: Server, body: bytes, status: int, says: str
+    server: Server, body: bytes, status: int, message: str
 ) -> None:
     headers = {"content-type": "application/json"}
-    answer = httpx.post(server.url + "api/look", content=body, headers=headers, timeout=60)
-    assert answer.status_code == status
-    assert says in answer.json()["error"]
+    response = httpx.post(server.url + "api/look", content=body, headers=headers, timeout=60)
+    assert response.status_code == status
+    assert message in response.json()["error"]
 
 
-def test_a_picture_comes_as_pixels_and_nothing_is_decoded(server: Server) -> None:
-    for pixels, says in (("/wAA", "reads texts"), ("/w==", "found 1"), ("!!!!", "base64")):
-        answer = server.ask("api/picture", model="minilm", width=1, height=1, pixels=pixels)
-        assert answer.status_code == 422
-        assert says in answer.json()["error"]
-    gone = server.ask("api/look", model="minilm", text="picture:0123456789abcdef")
-    assert (gone.status_code, "drop it again" in gone.json()["error"]) == (422, True)
-    assert ask(server, text="picture: a cat on a mat").status_code == 200
+@pytest.mark.parametrize(
+    ("pixels", "message"), [("/wAA", "reads texts"), ("/w==", "found 1"), ("!!!!", "base64")]
+)
+def test_a_picture_that_cannot_be_read_gets_a_readable_error(
+    server: Server, pixels: str, message: str
+) -> None:
+    response = server.post("api/picture", model="minilm", width=1, height=1, pixels=pixels)
+    assert response.status_code == 422
+    assert message in response.json()["error"]
 
 
-def test_nul_bytes_and_strange_letters_are_texts_too(server: Server) -> None:
-    for text in ("a\0b", "\u202e\u200b x", "🙂" * 50, "<script>alert(1)</script>"):
-        assert ask(server, text=text).status_code == 200
-    assert server.ask("api/head", model="minilm", text="a", layer=6, head=0).status_code == 422
-    assert server.ask("api/tile", model="minilm", text="a", layer=0, head=0, top=9, left=0,
-                      size=8).status_code == 422  # fmt: skip
+def test_only_the_name_of_a_picture_is_taken_for_a_picture(server: Server) -> None:
+    response = look(server, "picture:0123456789abcdef")
+    assert response.status_code == 422
+    assert "drop it again" in response.json()["error"]
+    assert look(server, "picture: a cat on a mat").status_code == 200
 
 
-def test_foreign_hosts_and_origins_are_refused_and_files_are_not_opened(server: Server) -> None:
+@pytest.mark.parametrize("text", ["a\0b", "\u202e\u200b x", "🙂" * 50, "<script>alert(1)</script>"])
+def test_control_characters_emoji_and_markup_are_read_as_text(server: Server, text: str) -> None:
+    assert look(server, text).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "message"),
+    [
+        ("api/head", {"layer": 6, "head": 0}, "layer"),
+        ("api/tile", {"layer": 0, "head": 0, "top": 9, "left": 0, "size": 8}, "found 9, 0"),
+        ("api/link", {"queries": [0], "keys": [9]}, "found 9"),
+        ("api/why", {"layer": 0, "head": 0, "query": 0, "key": 9}, "found 9"),
+    ],
+)
+def test_a_head_or_a_token_that_does_not_exist_gets_a_readable_error(
+    server: Server, path: str, place: dict[str, Any], message: str
+) -> None:
+    response = server.post(path, model="minilm", text="a", **place)
+    assert response.status_code == 422
+    assert message in response.json()["error"]
+
+
+def test_foreign_hosts_and_origins_are_refused_and_no_other_file_is_served(server: Server) -> None:
     for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
-        answer = httpx.get(server.url + "api/config", headers=headers)
-        assert answer.status_code == 403, headers
+        response = httpx.get(server.url + "api/config", headers=headers)
+        assert response.status_code == 403, headers
     for path in ("assets/../app.py", "assets/%2e%2e/app.py", "assets//etc/passwd", "assets/x"):
         assert httpx.get(server.url + path).status_code == 404
     page = httpx.get(server.url)
@@ -129,7 +154,7 @@ def test_foreign_hosts_and_origins_are_refused_and_files_are_not_opened(server: 
     assert "unsafe" not in policy
 
 
-def test_slow_clients_and_abrupt_ends_leave_the_server_up(server: Server) -> None:
+def test_slow_clients_and_broken_connections_leave_the_server_up(server: Server) -> None:
     address = urlsplit(server.url)
     assert address.port is not None
     head = f"POST /api/look HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: 500\r\n\r\n"
@@ -139,20 +164,20 @@ def test_slow_clients_and_abrupt_ends_leave_the_server_up(server: Server) -> Non
     waiting = [socket.create_connection(("127.0.0.1", address.port)) for _ in range(50)]
     for client in waiting:
         client.sendall(head.encode())  # and nothing more
-    assert ask(server).status_code == 200
+    assert look(server).status_code == 200
     for client in waiting:
         client.close()
-    # who leaves while a long text is read ends that work
+    # a client that disconnects while a long text is read ends that work
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(
             server.url + "api/look",
             json={"model": "smollm2", "text": "a long story " * 1500},
             timeout=0.5,
         )
-    assert ask(server, text="still up").status_code == 200
+    assert look(server, "still up").status_code == 200
 
 
-def test_another_address_needs_the_token_which_becomes_a_cookie() -> None:
+def test_a_public_address_needs_the_token_which_becomes_a_cookie() -> None:
     server = Server("--port", "0", "--no-open", "--host", "0.0.0.0", "--model", "minilm")
     try:
         address = urlsplit(server.url)
@@ -178,7 +203,9 @@ def limelight(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_what_is_in_the_way_is_said_in_a_line(server: Server, tmp_path: Path) -> None:
+def test_a_taken_port_and_a_missing_model_are_reported_in_one_line(
+    server: Server, tmp_path: Path
+) -> None:
     port = str(urlsplit(server.url).port)
     taken = limelight("--no-open", "--port", port)
     assert (taken.returncode, taken.stderr.count("\n")) == (2, 1)
@@ -188,18 +215,18 @@ def test_what_is_in_the_way_is_said_in_a_line(server: Server, tmp_path: Path) ->
     assert "no such file or folder" in missing.stderr
 
 
-def test_in_a_notebook_the_page_stands_in_a_cell(browser: Browser) -> None:
+def test_a_notebook_cell_shows_the_page(browser: Browser) -> None:
     rec = ll.look("I love apple phones")
     explorer = ll.explore(rec)
     try:
         assert explorer.url in explorer._repr_html_()
-        start = httpx.get(explorer.url + "api/config").json()
-        assert start["recording"] == {"model": "minilm", "text": rec.text}
-        answer = httpx.post(explorer.url + "api/look", json=start["recording"], timeout=60)
-        found = parse_frame(answer.content)[1]["weights"][3, 1]
-        torch.testing.assert_close(found, rec.weights(3, 1))
-        assert "frame-ancestors 'self'" in answer.headers["content-security-policy"]
-        # another text, by the model that made the recording
+        config = httpx.get(explorer.url + "api/config").json()
+        assert config["recording"] == {"model": "minilm", "text": rec.text}
+        response = httpx.post(explorer.url + "api/look", json=config["recording"], timeout=60)
+        weights = parse_frame(response.content)[1]["weights"][3, 1]
+        torch.testing.assert_close(weights, rec.weights(3, 1))
+        assert "frame-ancestors 'self'" in response.headers["content-security-policy"]
+        # the model of the recording is installed, so it reads other texts too
         other = httpx.post(
             explorer.url + "api/look", json={"model": "minilm", "text": "Another."}, timeout=60
         )
@@ -218,7 +245,7 @@ def test_in_a_notebook_the_page_stands_in_a_cell(browser: Browser) -> None:
 
 @contextmanager
 def _page_with(html: str) -> Iterator[str]:
-    """The address of a page that holds this."""
+    """The address of a page with this body."""
 
     class Page(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -228,7 +255,7 @@ def _page_with(html: str) -> Iterator[str]:
             self.wfile.write(b"<!doctype html>" + html.encode())
 
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
+            """Keep the test's output quiet."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as notebook:
         threading.Thread(target=notebook.serve_forever, daemon=True).start()

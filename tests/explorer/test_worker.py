@@ -1,4 +1,4 @@
-"""The queue: interactive work first, bounded, and nothing goes on for someone who has left."""
+"""The worker: interactive jobs go first, queues are bounded, and abandoned jobs end."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ from limelight.explorer.worker import (
 )
 
 
-def test_interactive_work_goes_before_long_work_that_waits_and_inside_long_work_that_pauses() -> (
-    None
-):
+def test_interactive_jobs_go_before_waiting_long_jobs_and_run_while_a_long_job_pauses() -> None:
     done: list[str] = []
 
-    async def walk() -> None:
+    async def scenario() -> None:
         worker = Worker()
         started, go = threading.Event(), threading.Event()
 
-        def long(job: Job) -> None:
+        def first_long(job: Job) -> None:
             started.set()
             go.wait(10)
             job.pause()
-            done.append("long")
+            done.append("first long")
 
-        first = asyncio.ensure_future(worker.run(long, interactive=False))
+        def second_long(_: Job) -> None:
+            done.append("second long")
+
+        first = asyncio.ensure_future(worker.run(first_long, interactive=False))
         await asyncio.to_thread(started.wait, 10)
-        later = asyncio.ensure_future(worker.run(lambda _: done.append("later"), interactive=False))
-        quick = asyncio.ensure_future(worker.run(lambda _: done.append("quick")))
+        second = asyncio.ensure_future(worker.run(second_long, interactive=False))
+        quick = asyncio.ensure_future(worker.run(lambda _: done.append("interactive")))
         while worker.waiting < 2:
             await asyncio.sleep(0.01)
         go.set()
-        await asyncio.gather(first, later, quick)
+        await asyncio.gather(first, second, quick)
         worker.close()
 
-    asyncio.run(walk())
-    assert done == ["quick", "long", "later"]
+    asyncio.run(scenario())
+    assert done == ["interactive", "first long", "second long"]
 
 
-def test_a_full_queue_says_so_and_an_error_of_one_job_leaves_the_others() -> None:
-    async def walk() -> None:
+def test_a_full_queue_refuses_a_job_and_a_failed_job_leaves_the_worker_running() -> None:
+    async def scenario() -> None:
         worker = Worker(max_interactive=1)
         go = threading.Event()
         running = asyncio.ensure_future(worker.run(lambda _: go.wait(10)))
@@ -63,13 +64,13 @@ def test_a_full_queue_says_so_and_an_error_of_one_job_leaves_the_others() -> Non
         assert await worker.run(lambda _: 7) == 7
         worker.close()
 
-    asyncio.run(walk())
+    asyncio.run(scenario())
 
 
-def test_who_leaves_ends_their_work_and_what_takes_too_long_is_refused() -> None:
+def test_a_job_ends_when_its_client_leaves_or_its_time_is_up() -> None:
     ended = threading.Event()
 
-    def long(job: Job) -> None:
+    def endless(job: Job) -> None:
         try:
             while True:
                 time.sleep(0.01)
@@ -78,20 +79,20 @@ def test_who_leaves_ends_their_work_and_what_takes_too_long_is_refused() -> None
             ended.set()
             raise
 
-    async def walk() -> None:
+    async def scenario() -> None:
         worker = Worker()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(worker.run(long, interactive=False), 0.2)
+            await asyncio.wait_for(worker.run(endless, interactive=False), 0.2)
         assert await asyncio.to_thread(ended.wait, 10)
         with pytest.raises(JobTimeoutError, match="shorter text"):
-            await worker.run(long, interactive=False, seconds=0.1)
+            await worker.run(endless, interactive=False, seconds=0.1)
         worker.close()
 
-    asyncio.run(walk())
+    asyncio.run(scenario())
 
 
-def test_events_come_as_they_are_reported_and_end_with_the_result() -> None:
-    async def walk() -> list[object]:
+def test_a_stream_yields_the_reports_and_then_the_result() -> None:
+    async def scenario() -> list[object]:
         worker = Worker()
 
         def count(job: Job) -> str:
@@ -103,4 +104,5 @@ def test_events_come_as_they_are_reported_and_end_with_the_result() -> None:
         worker.close()
         return events
 
-    assert asyncio.run(walk()) == [{"number": 0}, {"number": 1}, {"number": 2}, {"done": "end"}]
+    events = asyncio.run(scenario())
+    assert events == [{"number": 0}, {"number": 1}, {"number": 2}, {"done": "end"}]

@@ -1,6 +1,6 @@
-// Asking the server: frames of numbers, JSON, and events of long work.
+// Requests to the server: frames of arrays, JSON, files, and events of long work.
 
-/** What went wrong, in words that a person can read. */
+/** An error whose message the page shows. */
 export class ApiError extends Error {
   /** @param {number} status @param {string} message */
   constructor(status, message) {
@@ -21,11 +21,11 @@ async function send(path, body, signal) {
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError(0, "The server does not answer: is `limelight explore` still running?");
+    throw new ApiError(0, "The server does not respond: is `limelight explore` still running?");
   }
   if (response.ok) return response;
-  const answer = await response.json().catch(() => ({}));
-  throw new ApiError(response.status, answer.error ?? `The server answered ${response.status}.`);
+  const problem = await response.json().catch(() => ({}));
+  throw new ApiError(response.status, problem.error ?? `The server responded with status ${response.status}.`);
 }
 
 /** @param {string} path @param {object | null} [body] @param {AbortSignal} [signal] */
@@ -75,7 +75,7 @@ function typed(dtype, data, start, count) {
   return Float32Array.from(new Uint16Array(data, start, count), half);
 }
 
-/** A number of 16 bits. @param {number} code */
+/** A float16 from its bits. @param {number} code */
 function half(code) {
   const sign = code & 0x8000 ? -1 : 1;
   const [exponent, fraction] = [(code >> 10) & 31, code & 1023];
@@ -84,7 +84,7 @@ function half(code) {
 }
 
 /**
- * The events of long work, one after another; aborting the signal ends the work.
+ * The server-sent events of long work; aborting the signal ends the work.
  * @param {string} path
  * @param {object} body
  * @param {AbortSignal} signal

@@ -1,4 +1,4 @@
-// A card: what it shows, how to save it, how to enlarge it.
+// A card around a picture, with buttons to save and to enlarge it.
 
 import { html } from "../../views/page/assets/dom.js";
 import { savePng, saveSvg } from "../../views/page/assets/exports.js";
@@ -7,34 +7,34 @@ import { savePng, saveSvg } from "../../views/page/assets/exports.js";
  * @param {import("./main.js").App} app
  * @param {string} title
  * @param {string} hint
- * @param {{ element: HTMLElement, picture?: SVGElement, tools?: HTMLElement }} panel
+ * @param {{ element: HTMLElement, picture?: SVGElement }} panel
  * @param {string} name
  */
 export function card(app, title, hint, panel, name) {
   const tools = html("div", { class: "savers" });
   if (panel.picture) {
-    const save = (/** @type {string} */ label, /** @type {any} */ how) => html("button", {
+    const saver = (/** @type {string} */ label, /** @type {any} */ save) => html("button", {
       type: "button", class: "quiet", title: `Save this picture as ${label}`, "aria-label": `Save ${title.toLowerCase()} as ${label}`,
       click: () => {
         const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
         const state = app.store.get();
         const [layer, head] = [spec.layers[state.layer], spec.heads[state.head]];
-        how(panel.picture, app.palette(), `${spec.model} · ${title} · layer ${layer}, head ${head}`, `${name}-layer${layer}-head${head}`);
+        save(panel.picture, app.palette(), `${spec.model} · ${title} · layer ${layer}, head ${head}`, `${name}-layer${layer}-head${head}`);
       },
     }, label);
-    tools.append(save("SVG", saveSvg), save("PNG", savePng));
+    tools.append(saver("SVG", saveSvg), saver("PNG", savePng));
   }
   const section = html("section", { class: `card ${name}`, "aria-label": title });
   const enlarge = html("button", {
-    type: "button", class: "quiet", title: "Enlarge this card (Escape makes it small again)", "aria-label": `Enlarge ${title.toLowerCase()}`, "aria-pressed": "false",
-    click: () => large(!section.classList.contains("large")),
+    type: "button", class: "quiet", title: "Enlarge this card (Escape to shrink it again)", "aria-label": `Enlarge ${title.toLowerCase()}`, "aria-pressed": "false",
+    click: () => setLarge(!section.classList.contains("large")),
   }, "⤢");
-  function large(/** @type {boolean} */ on) {
-    section.classList.toggle("large", on);
-    enlarge.setAttribute("aria-pressed", String(on));
+  function setLarge(/** @type {boolean} */ large) {
+    section.classList.toggle("large", large);
+    enlarge.setAttribute("aria-pressed", String(large));
   }
   section.addEventListener("keydown", (/** @type {any} */ event) => {
-    if (/** @type {KeyboardEvent} */ (event).key === "Escape" && section.classList.contains("large")) { event.stopPropagation(); large(false); }
+    if (/** @type {KeyboardEvent} */ (event).key === "Escape" && section.classList.contains("large")) { event.stopPropagation(); setLarge(false); }
   });
   tools.append(enlarge);
   section.append(html("div", { class: "card-head" }, html("h3", {}, title), html("p", {}, hint), tools), panel.element);

@@ -1,11 +1,12 @@
-// A continuation token by token: what else might have come, and what each new token looked at.
+// A continuation token by token: the candidates for each new token, and what it attended to.
 
 import { html, number, shorten } from "../../views/page/assets/dom.js";
 import { colour, height, textOn } from "../../views/page/assets/scale.js";
 import { requestEvents } from "./api.js";
+import { bar } from "./bars.js";
 
 /**
- * @typedef {object} Written
+ * @typedef {object} NewToken
  * @property {number} id
  * @property {string} text
  * @property {string} label
@@ -17,32 +18,32 @@ import { requestEvents } from "./api.js";
 /** @param {import("./main.js").App} app @returns {import("./main.js").Panel} */
 export function create(app) {
   const { store } = app;
-  const go = html("button", { type: "button", class: "chip strong-chip", click: () => write(written.map(({ id }) => id)) }, "Continue");
+  const go = html("button", { type: "button", class: "chip strong-chip", click: () => generate(newTokens.map(({ id }) => id)) }, "Continue");
   const stop = html("button", { type: "button", class: "chip", hidden: true, click: () => running.abort() }, "Stop");
-  const again = html("button", { type: "button", class: "chip", click: () => { running.abort(); written = []; chosen = null; draw(); } }, "Start over");
-  const adopt = html("button", { type: "button", class: "chip", title: "Look at the whole text, prompt and continuation, in every panel", click: () => app.type({ text: store.get().text + written.map(({ text }) => text).join(""), panel: "attention" }) }, "Look at all of it");
-  const temperature = /** @type {HTMLInputElement} */ (html("input", { type: "range", min: 0, max: 1.5, step: 0.1, value: 0, id: "heat", input: () => { heat.textContent = number(Number(temperature.value), 1); } }));
-  const heat = html("output", { for: "heat", class: "number" }, "0.0");
+  const restart = html("button", { type: "button", class: "chip", click: () => { running.abort(); newTokens = []; chosen = null; draw(); } }, "Start over");
+  const adopt = html("button", { type: "button", class: "chip", title: "Show prompt and continuation as one text in every panel", click: () => app.read({ text: store.get().text + newTokens.map(({ text }) => text).join(""), panel: "attention" }) }, "Look at the whole text");
+  const temperature = /** @type {HTMLInputElement} */ (html("input", { type: "range", min: 0, max: 1.5, step: 0.1, value: 0, id: "generation-temperature", input: () => { shownTemperature.textContent = number(Number(temperature.value), 1); } }));
+  const shownTemperature = html("output", { for: "generation-temperature", class: "number" }, "0.0");
   const text = html("div", { class: "sentence written", "aria-label": "Prompt and continuation", "aria-live": "polite" });
   const candidates = html("div", { class: "candidates" });
-  const looked = html("div", {});
+  const attention = html("div", {});
   const note = html("p", { class: "notice", hidden: true });
   const body = html("div", { class: "generation" }, note,
-    html("div", { class: "grid-tools" }, go, stop, again, adopt, html("label", { for: "heat" }, "Temperature "), temperature, heat),
+    html("div", { class: "grid-tools" }, go, stop, restart, adopt, html("label", { for: "generation-temperature" }, "Temperature "), temperature, shownTemperature),
     text,
     html("div", { class: "grid" },
-      html("section", { class: "card", "aria-label": "Next token" }, html("h3", {}, "Next-token probabilities"), html("p", { class: "hint" }, "click another token and go on from there"), candidates),
-      html("section", { class: "card", "aria-label": "Attended" }, html("h3", {}, "What it attended to"), looked)));
+      html("section", { class: "card", "aria-label": "Next token" }, html("h3", {}, "Next-token probabilities"), html("p", { class: "hint" }, "click another token to continue from it"), candidates),
+      html("section", { class: "card", "aria-label": "Attended" }, html("h3", {}, "What it attended to"), attention)));
   let running = new AbortController();
   /** @type {string[]} */
   let prompt = [];
-  /** @type {Written[]} */
-  let written = [];
+  /** @type {NewToken[]} */
+  let newTokens = [];
   /** @type {number | null} */
   let chosen = null;
-  let read = "";
+  let promptKey = ""; // model and text that are continued
 
-  /** @param {import("./state.js").Chosen} state */
+  /** @param {import("./state.js").PageState} state */
   function update(state) {
     const { text: current } = app;
     if (!current) return;
@@ -51,97 +52,90 @@ export function create(app) {
     go.toggleAttribute("disabled", !decoder);
     if (!decoder) {
       const others = app.config.models.filter((/** @type {string} */ name) => name !== state.model);
-      note.replaceChildren(`${state.model} reads but does not write. `, ...others.map((/** @type {string} */ name) => html("button", {
-        type: "button", class: "chip", click: () => app.type({ model: name }),
-      }, `Write with ${name}`)));
+      note.replaceChildren(`${state.model} does not generate text. `, ...others.map((/** @type {string} */ name) => html("button", {
+        type: "button", class: "chip", click: () => app.read({ model: name }),
+      }, `Use ${name}`)));
     }
-    const now = `${state.model} ${state.text}`;
-    if (now !== read) {
+    const key = `${state.model} ${state.text}`;
+    if (key !== promptKey) {
       running.abort();
-      read = now;
-      written = [];
+      promptKey = key;
+      newTokens = [];
       chosen = null;
-      prompt = current.spec.queries.labels;
+      prompt = current.spec.queries.labels; // until the server sends the labels of the prompt it continues
     }
     draw();
   }
 
-  /** @param {number[]} after */
-  async function write(after) {
+  /** @param {number[]} after ids of the tokens after the prompt */
+  async function generate(after) {
     running.abort();
     running = new AbortController();
-    const mine = running;
+    const controller = running;
     stop.hidden = false;
-    const { model, text: words } = /** @type {import("./text.js").ReadText} */ (app.text).request;
+    const { request } = /** @type {import("./text.js").ReadText} */ (app.text);
     try {
-      for await (const event of requestEvents("/api/generate", { model, text: words, after, max_tokens: 24, temperature: Number(temperature.value), seed: Math.floor(Math.random() * 1e9) }, mine.signal)) {
-        if (mine.signal.aborted) return;
+      for await (const event of requestEvents("/api/generate", { ...request, after, max_tokens: 24, temperature: Number(temperature.value), seed: Math.floor(Math.random() * 1e9) }, controller.signal)) {
+        if (controller.signal.aborted) return;
         if (event.prompt) prompt = event.prompt.slice(0, event.prompt.length - after.length);
-        else if (event.id !== undefined) { written.push(event); chosen = written.length - 1; draw(); }
-        else if (event.done) app.say(event.done.why === "end" ? "The model ended its text." : `${event.done.ids.length} tokens written.`);
+        else if (event.id !== undefined) { newTokens.push(event); chosen = newTokens.length - 1; draw(); }
+        else if (event.done) app.say(event.done.why === "end" ? "The model ended its text." : `${event.done.ids.length} tokens generated.`);
       }
-      body.dataset.drawn = String(written.length);
+      body.dataset.drawn = String(newTokens.length);
     } catch (error) {
       app.fail(error);
     } finally {
-      if (mine === running) stop.hidden = true;
+      if (controller === running) stop.hidden = true;
     }
   }
 
   function draw() {
     const palette = app.palette();
-    const at = chosen === null ? null : written[chosen];
-    const weights = at?.attended.mean ?? [];
-    const token = (/** @type {string} */ label, /** @type {number} */ place, /** @type {number | null} */ mine) => {
-      const button = html("button", { type: "button", class: `token${mine !== null ? " new" : ""}${mine !== null && mine === chosen ? " query" : ""}`, title: mine === null ? null : `probability ${number(written[mine].probability)}`, click: () => { if (mine !== null) { chosen = mine; draw(); } } }, shorten(label, 30));
-      const part = place === 0 ? 0 : height(weights[place] ?? 0, Math.max(0.05, ...weights.slice(1)), store.get().log);
-      if (part > 0.04 && mine !== chosen) { button.style.backgroundColor = colour(palette, part); button.style.color = textOn(palette, part); }
+    const current = chosen === null ? null : newTokens[chosen];
+    const weights = current?.attended.mean ?? [];
+    const shade = (/** @type {HTMLElement} */ button, /** @type {number} */ position) => {
+      // the first token draws so much weight that it would hide the others
+      const part = position === 0 ? 0 : height(weights[position] ?? 0, Math.max(0.05, ...weights.slice(1)), store.get().log);
+      if (part > 0.04) { button.style.backgroundColor = colour(palette, part); button.style.color = textOn(palette, part); }
       return button;
     };
-    text.replaceChildren(...prompt.map((label, k) => token(label, k, null)), ...written.map(({ label }, k) => token(label, prompt.length + k, k)));
-    adopt.hidden = again.hidden = written.length === 0;
-    go.textContent = written.length ? "Write on" : "Continue";
-    candidates.replaceChildren(...(at?.candidates ?? []).map(({ id, text: label, p }) => {
-      const fill = html("span", { class: "bar-fill" });
-      fill.style.width = `${100 * p}%`;
-      return html("button", {
-        type: "button", class: "candidate", "aria-pressed": String(id === at?.id), "aria-label": `${label} ${number(p)}: go on from here`,
-        click: () => branch(id),
-      }, html("span", { class: "candidate-name" }, shorten(label, 24)), html("span", { class: "track" }, fill), html("span", { class: "number" }, number(p)));
-    }));
-    looked.replaceChildren(...attended(at));
+    text.replaceChildren(
+      ...prompt.map((label, k) => shade(html("button", { type: "button", class: "token" }, shorten(label, 30)), k)),
+      ...newTokens.map(({ label, probability }, k) => {
+        const button = html("button", { type: "button", class: `token new${k === chosen ? " query" : ""}`, title: `probability ${number(probability)}`, click: () => { chosen = k; draw(); } }, shorten(label, 30));
+        return k === chosen ? button : shade(button, prompt.length + k);
+      }));
+    adopt.hidden = restart.hidden = newTokens.length === 0;
+    candidates.replaceChildren(...(current?.candidates ?? []).map((candidate) => html("button", {
+      type: "button", class: "candidate", "aria-pressed": String(candidate.id === current?.id), "aria-label": `${candidate.text} ${number(candidate.p)}: continue from it`,
+      click: () => branch(candidate),
+    }, html("span", { class: "candidate-name" }, shorten(candidate.text, 24)), bar(candidate.p), html("span", { class: "number" }, number(candidate.p)))));
+    attention.replaceChildren(...attended(current));
   }
 
-  /** @param {number} id */
-  function branch(id) {
-    const before = written.slice(0, chosen ?? 0);
-    const { text: label } = /** @type {Written} */ (written[chosen ?? 0]).candidates.find((each) => each.id === id) ?? { text: "" };
-    const here = written[chosen ?? 0];
-    const p = here.candidates.find((each) => each.id === id)?.p ?? 0;
-    written = [...before, { ...here, id, text: spaced(label, here), label, probability: p }];
-    chosen = written.length - 1;
+  /** Replaces the chosen token by another candidate and continues from it. @param {NewToken["candidates"][number]} candidate */
+  function branch({ id, text: label, p }) {
+    const replaced = newTokens[chosen ?? 0];
+    // some tokenizers drop the leading space of a token that is decoded alone
+    const spaced = replaced.text.startsWith(" ") && !label.startsWith(" ") ? ` ${label}` : label;
+    newTokens = [...newTokens.slice(0, chosen ?? 0), { ...replaced, id, text: spaced, label, probability: p }];
+    chosen = newTokens.length - 1;
     draw();
-    write(written.map((each) => each.id));
+    generate(newTokens.map((token) => token.id));
   }
 
-  /** A candidate's text keeps the space that the drawn one had. @param {string} label @param {Written} here */
-  const spaced = (label, here) => (here.text.startsWith(" ") && !label.startsWith(" ") ? ` ${label}` : label);
-
-  /** @param {Written | null} at */
-  function attended(at) {
-    if (!at) return [html("p", { class: "hint" }, "Continue the text, then point at a new token.")];
-    const labels = [...prompt, ...written.map(({ label }) => label)];
-    const best = at.attended.mean.map((weight, place) => ({ weight, place })).sort((a, b) => b.weight - a.weight).slice(0, 7);
-    const sharp = at.attended.heads.filter(([, , place]) => place !== 0).sort((a, b) => b[3] - a[3]).slice(0, 6);
+  /** @param {NewToken | null} token */
+  function attended(token) {
+    if (!token) return [html("p", { class: "hint" }, "Continue the text, then click a new token.")];
+    const labels = [...prompt, ...newTokens.map(({ label }) => label)];
+    const strongest = token.attended.mean.map((weight, key) => ({ weight, key })).sort((a, b) => b.weight - a.weight).slice(0, 7);
+    const sharpHeads = token.attended.heads.filter(([, , key]) => key !== 0).sort((a, b) => b[3] - a[3]).slice(0, 6);
     return [
-      html("p", { class: "hint" }, "mean over all heads of all layers, when this token was chosen"),
-      html("table", { class: "small-table" }, html("tbody", {}, ...best.map(({ weight, place }) => {
-        const fill = html("span", { class: "bar-fill" });
-        fill.style.width = `${100 * weight}%`;
-        return html("tr", {}, html("th", { scope: "row" }, html("bdi", {}, shorten(labels[place] ?? "", 20)), html("sub", {}, String(place))), html("td", { class: "bar-cell" }, html("span", { class: "track" }, fill)), html("td", { class: "number strong" }, number(weight)));
-      }))),
+      html("p", { class: "hint" }, "mean over all heads of all layers, when this token was generated"),
+      html("table", { class: "small-table" }, html("tbody", {}, ...strongest.map(({ weight, key }) => html("tr", {},
+        html("th", { scope: "row" }, html("bdi", {}, shorten(labels[key] ?? "", 20)), html("sub", {}, String(key))), html("td", { class: "bar-cell" }, bar(weight)), html("td", { class: "number strong" }, number(weight)))))),
       html("p", { class: "hint" }, "heads with the strongest link beyond the first token"),
-      html("div", { class: "movers" }, ...sharp.map(([layer, head, place, weight]) => html("span", { class: "chip" }, `${layer}.${head} → ${shorten(labels[place] ?? "", 14)} ${number(weight)}`))),
+      html("div", { class: "chips" }, ...sharpHeads.map(([layer, head, key, weight]) => html("span", { class: "chip" }, `${layer}.${head} → ${shorten(labels[key] ?? "", 14)} ${number(weight)}`))),
     ];
   }
 

@@ -1,10 +1,10 @@
-// A small matrix to point at: cells in colours, a frame around what a number came from.
+// A matrix as coloured cells; frames mark the rows, columns and cells that a number depends on.
 
-import { html, number } from "../../views/page/assets/dom.js";
+import { html } from "../../views/page/assets/dom.js";
 import { colour, signed } from "../../views/page/assets/scale.js";
 
 /**
- * @typedef {object} Shown
+ * @typedef {object} MatrixData
  * @property {number} rows
  * @property {number} columns
  * @property {Float32Array} values
@@ -20,19 +20,19 @@ export function createMatrix(app, about) {
   const formula = html("p", { class: "formula" }, about.formula);
   const size = html("span", { class: "hint" });
   const element = html("figure", { class: "matrix-box", "data-step": about.name }, html("figcaption", {}, title, size, formula), canvas);
-  /** @type {Shown} */
+  /** @type {MatrixData} */
   let shown = { rows: 0, columns: 0, values: new Float32Array(0) };
   /** @type {{ row?: number, column?: number }[]} */
   let frames = [];
   let cursor = { row: 0, column: 0 };
   let [cellWidth, cellHeight, left] = [8, 8, 0];
 
-  /** @param {Shown} matrix @param {string} [words] */
-  function show(matrix, words) {
+  /** @param {MatrixData} matrix @param {string} [newFormula] */
+  function show(matrix, newFormula) {
     shown = matrix;
-    if (words !== undefined) formula.textContent = words;
+    if (newFormula !== undefined) formula.textContent = newFormula;
     size.textContent = ` ${matrix.rows} × ${matrix.columns}`;
-    canvas.setAttribute("aria-label", `${about.name}: ${matrix.rows} rows, ${matrix.columns} columns. Arrow keys move, numbers are read out below.`);
+    canvas.setAttribute("aria-label", `${about.name}: ${matrix.rows} rows, ${matrix.columns} columns. Arrow keys move the cell whose number is shown above.`);
     draw();
   }
 
@@ -44,11 +44,11 @@ export function createMatrix(app, about) {
     cellHeight = Math.min(14, Math.max(about.rowLabels ? 9 : 0.4, 230 / Math.max(rows, 1)));
     cellWidth = Math.min(16, Math.max(0.75, (about.columnLabels ? 200 : 170) / Math.max(columns, 1)));
     const zoom = Math.max(1, window.devicePixelRatio || 1);
-    const [width, tall] = [left + columns * cellWidth, rows * cellHeight];
+    const [width, height] = [left + columns * cellWidth, rows * cellHeight];
     canvas.width = Math.ceil(width * zoom);
-    canvas.height = Math.ceil(tall * zoom);
+    canvas.height = Math.ceil(height * zoom);
     canvas.style.width = `${width}px`;
-    canvas.style.height = `${tall}px`;
+    canvas.style.height = `${height}px`;
     const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     pen.scale(zoom, zoom);
     let peak = 0;
@@ -77,10 +77,10 @@ export function createMatrix(app, about) {
     }
   }
 
-  /** @param {{ row?: number, column?: number }[]} places */
-  function mark(places) {
-    if (!places.length && !frames.length) return;
-    frames = places;
+  /** @param {{ row?: number, column?: number }[]} newFrames */
+  function mark(newFrames) {
+    if (!newFrames.length && !frames.length) return;
+    frames = newFrames;
     draw();
   }
 
@@ -105,7 +105,6 @@ export function createMatrix(app, about) {
   return {
     element, show, mark, draw,
     at: (/** @type {number} */ row, /** @type {number} */ column) => shown.values[row * shown.columns + column],
-    text: (/** @type {number} */ row, /** @type {number} */ column) => number(shown.values[row * shown.columns + column], 4),
     get shown() { return shown; },
   };
 }

@@ -1,4 +1,4 @@
-// Share and export: a link, a page, numbers, and the Python lines that make the same picture.
+// Share and export: a link, an HTML page, JSON, and the lines of Python that make the same picture.
 
 import { html } from "../../views/page/assets/dom.js";
 import { requestBlob, requestJson } from "./api.js";
@@ -10,38 +10,38 @@ export function createShare(app) {
   const code = html("pre", { class: "code", tabindex: 0, "aria-label": "Python" });
   const dialog = /** @type {HTMLDialogElement} */ (html("dialog", { class: "share", "aria-label": "Share" },
     html("h3", {}, "Share and export"),
-    html("div", { class: "movers" },
-      act("Copy link", "A link to what is shown now, on this machine", link),
-      act("HTML", "One file with everything, to open without a server", () => save("/api/html", "attention.html")),
-      act("JSON", "The weights of this head, all digits", () => save("/api/json", "attention.json")),
-      act("Copy Python", "The lines that make the same picture", () => copy(code.textContent ?? "", "Python"))),
-    html("p", { class: "hint" }, "PNG and SVG of a picture: the buttons on its card. The same in Python:"),
+    html("div", { class: "chips" },
+      action("Copy link", "A link to this page, for a browser on this machine", copyLink),
+      action("HTML", "One file with everything, which opens without a server", () => save("/api/html", "attention.html")),
+      action("JSON", "The weights of this head with all digits", () => save("/api/json", "attention.json")),
+      action("Copy Python", "The lines of Python that make the same picture", () => copy(code.textContent ?? "", "Python"))),
+    html("p", { class: "hint" }, "To save one picture as PNG or SVG, use the buttons on its card. The same in Python:"),
     code, html("form", { method: "dialog" }, html("button", { class: "chip" }, "Close"))));
 
-  function act(/** @type {string} */ label, /** @type {string} */ title, /** @type {() => Promise<void>} */ click) {
+  function action(/** @type {string} */ label, /** @type {string} */ title, /** @type {() => Promise<void>} */ click) {
     return html("button", { type: "button", class: "chip", title, click: () => click().catch(app.fail) }, label);
   }
 
-  const shown = () => {
+  const headRequest = () => {
     const text = /** @type {import("./text.js").ReadText} */ (app.text);
     const state = app.store.get();
     return { ...text.request, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
   };
 
-  /** @param {string} words @param {string} what */
-  async function copy(words, what) {
-    await navigator.clipboard.writeText(words).then(() => app.say(`${what} copied.`), () => app.say(`${what}: ${words}`));
+  /** @param {string} text @param {string} name */
+  async function copy(text, name) {
+    await navigator.clipboard.writeText(text).then(() => app.say(`${name} copied.`), () => app.say(`${name}: ${text}`));
   }
 
-  async function link() {
-    const end = formatHash(app.store.get());
-    history.replaceState(null, "", end);
-    await copy(`${location.origin}/${end}`, "Link");
+  async function copyLink() {
+    const hash = formatHash(app.store.get());
+    history.replaceState(null, "", hash);
+    await copy(`${location.origin}/${hash}`, "Link");
   }
 
   /** @param {string} path @param {string} name */
   async function save(path, name) {
-    const address = URL.createObjectURL(await requestBlob(path, shown()));
+    const address = URL.createObjectURL(await requestBlob(path, headRequest()));
     html("a", { href: address, download: name }).click();
     setTimeout(() => URL.revokeObjectURL(address), 60_000);
   }
@@ -49,7 +49,7 @@ export function createShare(app) {
   async function open() {
     dialog.showModal();
     const state = app.store.get();
-    code.textContent = (await requestJson("/api/python", { ...shown(), token: state.words ? null : state.locked, valued: state.valued })).python;
+    code.textContent = (await requestJson("/api/python", { ...headRequest(), token: state.words ? null : state.locked, valued: state.valued })).python;
   }
 
   return {

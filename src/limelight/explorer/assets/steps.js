@@ -1,15 +1,15 @@
-// What one head computes, as small matrices: point at a number to see where it came from.
+// The computation of one head as small matrices: point at a number to see what it depends on.
 
 import { html, number } from "../../views/page/assets/dom.js";
 import { requestFrame } from "./api.js";
 import { createMatrix } from "./matrix.js";
 import { createWorked } from "./worked.js";
 
-/** @typedef {import("./matrix.js").Shown} Shown */
+/** @typedef {import("./matrix.js").MatrixData} MatrixData */
 
-// which numbers a cell at (row, column) came from
+// the rows, columns and cells of other matrices that a cell at (i, j) depends on
 /** @type {Record<string, (row: number, column: number) => any>} */
-const FROM = {
+const DEPENDENCIES = {
   Q: (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_Q: { column: j }, "Q unrotated": { row: i } }),
   "Q unrotated": (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_Q: { column: j } }),
   K: (/** @type {number} */ i, /** @type {number} */ j) => ({ X: { row: i }, W_K: { column: j }, "K unrotated": { row: i } }),
@@ -33,11 +33,11 @@ const GROUPS = [
 /** @param {import("./main.js").App} app @returns {import("./main.js").Panel} */
 export function create(app) {
   const { store } = app;
-  const temperature = /** @type {HTMLInputElement} */ (html("input", { type: "range", min: -2, max: 2, step: 0.05, value: 0, id: "temperature", input: () => live() }));
+  const temperature = /** @type {HTMLInputElement} */ (html("input", { type: "range", min: -2, max: 2, step: 0.05, value: 0, id: "temperature", input: () => recompute() }));
   const shownTemperature = html("output", { for: "temperature", class: "number" }, "1.00");
-  const mask = /** @type {HTMLSelectElement} */ (html("select", { "aria-label": "Mask", change: () => live() },
-    html("option", { value: "own" }, "the model's own"), html("option", { value: "none" }, "none"), html("option", { value: "causal" }, "causal: no look ahead")));
-  const reset = html("button", { type: "button", class: "chip", click: () => { temperature.value = "0"; mask.value = "own"; live(); } }, "As the model has it");
+  const mask = /** @type {HTMLSelectElement} */ (html("select", { "aria-label": "Mask", change: () => recompute() },
+    html("option", { value: "own" }, "the model's own"), html("option", { value: "none" }, "none"), html("option", { value: "causal" }, "causal: no looking ahead")));
+  const reset = html("button", { type: "button", class: "chip", click: () => { temperature.value = "0"; mask.value = "own"; recompute(); } }, "Reset");
   const story = html("p", { class: "story numbers", "aria-live": "polite" });
   const flow = html("div", { class: "flow" });
   const worked = createWorked(app);
@@ -48,51 +48,51 @@ export function create(app) {
     story, flow, worked.element);
   /** @type {Record<string, ReturnType<typeof createMatrix>>} */
   let boxes = {};
-  /** @type {Record<string, Shown> | null} */
+  /** @type {Record<string, MatrixData> | null} the model's own matrices */
   let own = null;
   /** @type {any} */
-  let about = null;
-  let key = "";
-  let turn = 0;
+  let header = null;
+  let requestKey = "";
+  let newest = 0; // id of the newest update
 
-  /** @param {import("./state.js").Chosen} state @param {import("./state.js").Chosen | null} before */
+  /** @param {import("./state.js").PageState} state @param {import("./state.js").PageState | null} before */
   async function update(state, before) {
     const { text } = app;
     if (!text) return;
     worked.open();
     const request = { ...text.request, layer: text.spec.layers[state.layer], head: text.spec.heads[state.head] };
-    const now = JSON.stringify(request);
-    turn += 1; // what is still awaited is of another choice
-    if (now !== key) {
-      const mine = turn;
+    const key = JSON.stringify(request);
+    newest += 1; // supersedes a pending request
+    if (key !== requestKey) {
+      const id = newest;
       try {
         const frame = await requestFrame("/api/steps", request);
-        if (mine !== turn) return;
-        key = now;
-        about = frame.header;
+        if (id !== newest) return;
+        requestKey = key;
+        header = frame.header;
         own = Object.fromEntries(Object.entries(frame.arrays).map(([name, { shape, values }]) => [name, {
           rows: shape.length > 1 ? shape[0] : 1, columns: shape[shape.length - 1], values: /** @type {Float32Array} */ (values),
         }]));
         build();
       } catch (error) {
-        key = "";
+        if (id !== newest) return;
+        requestKey = "";
         flow.replaceChildren(html("p", { class: "notice" }, error instanceof Error ? error.message : String(error)));
         return;
       }
     }
-    if (!before || state.locked !== before.locked || state.scheme !== before.scheme || state.systemDark !== before.systemDark || now !== key) {
+    if (!before || state.locked !== before.locked || state.scheme !== before.scheme || state.systemDark !== before.systemDark) {
       for (const box of Object.values(boxes)) box.draw();
       showStory();
     }
-    body.dataset.drawn = key ? `${request.layer}.${request.head}` : "";
+    body.dataset.drawn = `${request.layer}.${request.head}`;
   }
 
   function build() {
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
-    const steps = Object.fromEntries(about.steps.map((/** @type {any} */ step) => [step.name, step]));
     boxes = {};
-    const made = (/** @type {string} */ name) => {
-      const { axes, formula } = steps[name];
+    const box = (/** @type {string} */ name) => {
+      const { axes, formula } = stepOf(name);
       const labels = (/** @type {string} */ letter) => (letter === "i" ? spec.queries.labels : letter === "j" ? spec.keys.labels : null);
       const [row, column] = axes.split(" ");
       boxes[name] = createMatrix(app, {
@@ -100,105 +100,95 @@ export function create(app) {
         rowLabels: labels(row), columnLabels: column ? labels(column) : null,
         point: (i, j) => point(name, i, j), leave: () => leave(),
       });
-      boxes[name].show(/** @type {Record<string, Shown>} */ (own)[name]);
+      boxes[name].show(/** @type {Record<string, MatrixData>} */ (own)[name]);
       return boxes[name].element;
     };
     flow.replaceChildren(...GROUPS.map(([title, names]) => html("section", { class: "card flow-group" },
-      html("h3", {}, String(title)), html("div", { class: "matrices" }, .../** @type {string[]} */ (names).filter((name) => steps[name]).map(made)))),
-      about.missing ? html("p", { class: "hint" }, about.missing) : "");
-    live();
+      html("h3", {}, String(title)), html("div", { class: "matrices" }, .../** @type {string[]} */ (names).filter(stepOf).map(box)))),
+      header.missing ? html("p", { class: "hint" }, header.missing) : "");
+    recompute();
   }
 
-  /** Everything after the scores, with the temperature and the mask that are chosen. */
-  function live() {
+  const stepOf = (/** @type {string} */ name) => header.steps.find((/** @type {any} */ step) => step.name === name);
+
+  /** Shows everything after the scores, with the chosen temperature and mask. */
+  function recompute() {
     if (!own?.scores) return;
-    const heat = 10 ** Number(temperature.value);
-    shownTemperature.textContent = number(heat, 2);
-    const asOwn = heat === 1 && mask.value === "own";
-    if (asOwn) {
-      for (const name of ["scaled", "masked", "weights", "weighted values", "concatenation", "output"]) if (boxes[name]) boxes[name].show(own[name], formulaOf(name));
+    const chosen = 10 ** Number(temperature.value);
+    shownTemperature.textContent = number(chosen, 2);
+    if (chosen === 1 && mask.value === "own") {
+      for (const name of ["scaled", "masked", "weights", "weighted values", "concatenation", "output"]) if (boxes[name]) boxes[name].show(own[name], stepOf(name).formula);
       showStory();
       return;
     }
     const { rows, columns } = own.scores;
-    const scaled = own.scores.values.map((value) => (value * about.scale) / heat);
-    const masked = scaled.map((value, k) => {
-      const [i, j] = [Math.floor(k / columns), k % columns];
-      const capped = about.softcap ? about.softcap * Math.tanh(value / about.softcap) : value;
-      const added = (own?.bias?.values[k] ?? 0) + (own?.["position bias"]?.values[k] ?? 0);
-      const open = mask.value === "own" ? (own?.mask?.values[k] ?? 1) > 0 : mask.value === "none" || j <= i + columns - rows;
-      return open ? capped + added : Number.NEGATIVE_INFINITY;
-    });
-    const weights = new Float32Array(rows * columns);
-    for (let i = 0; i < rows; i += 1) {
-      const row = masked.subarray(i * columns, (i + 1) * columns);
-      const top = row.reduce((a, b) => Math.max(a, b), Number.NEGATIVE_INFINITY);
-      if (top === Number.NEGATIVE_INFINITY) continue;
-      const total = row.reduce((sum, value) => sum + Math.exp(value - top), 0);
-      row.forEach((value, j) => { weights[i * columns + j] = Math.exp(value - top) / total; });
-    }
-    const size = own.V.columns;
-    const mixed = new Float32Array(rows * size);
-    for (let i = 0; i < rows; i += 1) {
-      for (let j = 0; j < columns; j += 1) {
-        for (let c = 0; c < size; c += 1) mixed[i * size + c] += weights[i * columns + j] * /** @type {Record<string, Shown>} */ (own).V.values[j * size + c];
-      }
-    }
-    boxes.scaled?.show({ rows, columns, values: scaled }, `scores · ${number(about.scale, 4)} / ${number(heat, 2)}`);
+    const scaled = own.scores.values.map((value) => (value * header.scale) / chosen);
+    const masked = maskedScores(own, scaled);
+    const weights = softmax(masked, rows, columns);
+    const values = weightedValues(weights, own.V, rows);
+    boxes.scaled?.show({ rows, columns, values: scaled }, `scores · ${number(header.scale, 4)} / ${number(chosen, 2)}`);
     boxes.masked?.show({ rows, columns, values: masked }, `${mask.options[mask.selectedIndex].text}`);
     boxes.weights?.show({ rows, columns, values: weights });
-    boxes["weighted values"]?.show({ rows, columns: size, values: mixed });
-    rejoin(rows, size, mixed);
+    boxes["weighted values"]?.show({ rows, columns: own.V.columns, values });
+    showOutput(own, rows, values);
     showStory();
   }
 
-  /** The other heads stay as they are: this head's part of the joined heads and of the output changes. */
-  function rejoin(/** @type {number} */ rows, /** @type {number} */ size, /** @type {Float32Array} */ mixed) {
-    const { concatenation, output, W_O: last } = /** @type {Record<string, Shown>} */ (own);
+  /** Softcap, then biases, then the chosen mask. @param {Record<string, MatrixData>} matrices @param {Float32Array} scaled */
+  function maskedScores({ scores: { rows, columns }, bias, mask: ownMask, ...rest }, scaled) {
+    const positionBias = rest["position bias"];
+    return scaled.map((value, k) => {
+      const [i, j] = [Math.floor(k / columns), k % columns];
+      const capped = header.softcap ? header.softcap * Math.tanh(value / header.softcap) : value;
+      const visible = mask.value === "own" ? (ownMask?.values[k] ?? 1) > 0 : mask.value === "none" || j <= i + columns - rows;
+      return visible ? capped + (bias?.values[k] ?? 0) + (positionBias?.values[k] ?? 0) : Number.NEGATIVE_INFINITY;
+    });
+  }
+
+  /** Replaces this head's part of the concatenation, and of the output; the other heads stay as they are. @param {Record<string, MatrixData>} matrices @param {number} rows @param {Float32Array} values */
+  function showOutput({ V, concatenation, output, W_O }, rows, values) {
     if (!concatenation || !boxes.concatenation) return;
-    const first = about.position * size;
+    const size = V.columns;
+    const first = header.position * size;
     const joined = concatenation.values.slice();
-    const given = output ? output.values.slice() : null;
+    const projected = output && W_O ? output.values.slice() : null;
     for (let i = 0; i < rows; i += 1) {
       for (let c = 0; c < size; c += 1) {
-        const at = i * concatenation.columns + first + c;
-        const change = mixed[i * size + c] - joined[at];
-        joined[at] = mixed[i * size + c];
-        if (given && last && output) for (let k = 0; k < output.columns; k += 1) given[i * output.columns + k] += change * last.values[(first + c) * last.columns + k];
+        const index = i * concatenation.columns + first + c;
+        const change = values[i * size + c] - joined[index];
+        joined[index] = values[i * size + c];
+        if (projected) for (let k = 0; k < output.columns; k += 1) projected[i * output.columns + k] += change * W_O.values[(first + c) * W_O.columns + k];
       }
     }
     boxes.concatenation.show({ ...concatenation, values: joined });
-    if (given && last && output) boxes.output?.show({ ...output, values: given });
+    if (projected) boxes.output?.show({ ...output, values: projected });
   }
-
-  const formulaOf = (/** @type {string} */ name) => about.steps.find((/** @type {any} */ step) => step.name === name).formula;
 
   /** @param {string} name @param {number} row @param {number} column */
   function point(name, row, column) {
-    const from = FROM[name]?.(row, column) ?? {};
+    const dependencies = DEPENDENCIES[name]?.(row, column) ?? {};
     for (const [other, box] of Object.entries(boxes)) {
-      const place = from[other];
-      box.mark(other === name ? [{ row, column }] : place ? [place] : []);
+      box.mark(other === name ? [{ row, column }] : other in dependencies ? [dependencies[other]] : []);
     }
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
-    const axes = about.steps.find((/** @type {any} */ step) => step.name === name).axes.split(" ");
+    const axes = stepOf(name).axes.split(" ");
     const label = (/** @type {string} */ letter, /** @type {number} */ k) => (letter === "i" ? spec.queries.labels[k] : letter === "j" ? spec.keys.labels[k] : String(k));
     const value = boxes[name].at(row, column);
     story.replaceChildren(html("strong", {}, `${name}[${label(axes[0], row)}${axes[1] ? `, ${label(axes[1], column)}` : ""}]`),
-      " = ", html("span", { class: "number strong" }, Number.isFinite(value) ? number(value, 4) : "−∞"), "   ", html("span", { class: "hint" }, came(name, row, column)));
+      " = ", html("span", { class: "number strong" }, Number.isFinite(value) ? number(value, 4) : "−∞"), "   ", html("span", { class: "hint" }, calculation(name, row, column)));
   }
 
-  /** In numbers how a cell came about. @param {string} name @param {number} i @param {number} j */
-  function came(name, i, j) {
-    const at = (/** @type {string} */ box, /** @type {number} */ r, /** @type {number} */ c) => boxes[box].at(r, c);
-    if (name === "scores") return `${boxes.Q.shown.columns} products of query and key added: ${number(at("Q", i, 0), 2)}·${number(at("K", j, 0), 2)} + ${number(at("Q", i, 1), 2)}·${number(at("K", j, 1), 2)} + …`;
+  /** How a cell is computed, in numbers. @param {string} name @param {number} i @param {number} j */
+  function calculation(name, i, j) {
+    const at = (/** @type {string} */ matrix, /** @type {number} */ row, /** @type {number} */ column) => boxes[matrix].at(row, column);
+    if (name === "scores") return `sum of ${boxes.Q.shown.columns} products of query and key: ${number(at("Q", i, 0), 2)}·${number(at("K", j, 0), 2)} + ${number(at("Q", i, 1), 2)}·${number(at("K", j, 1), 2)} + …`;
     if (name === "scaled") return `${number(at("scores", i, j), 3)} × ${number(boxes.scaled.at(i, j) / (at("scores", i, j) || 1), 4)}`;
-    if (name === "weights") return `e^${number(at("masked", i, j), 3)} / Σ of the row; the row sums to ${number(sum(i), 3)}`;
+    if (name === "weights") return `e^${number(at("masked", i, j), 3)} / Σ of the row; the row sums to ${number(weightsRow(i).reduce((sum, weight) => sum + weight, 0), 3)}`;
     if (name === "weighted values") return `${number(at("weights", i, 0), 3)}·${number(at("V", 0, j), 2)} + ${number(at("weights", i, 1), 3)}·${number(at("V", 1, j), 2)} + …`;
-    return about.steps.find((/** @type {any} */ step) => step.name === name).formula;
+    return stepOf(name).formula;
   }
 
-  const sum = (/** @type {number} */ row) => boxes.weights.shown.values.subarray(row * boxes.weights.shown.columns, (row + 1) * boxes.weights.shown.columns).reduce((a, b) => a + b, 0);
+  const weightsRow = (/** @type {number} */ row) => boxes.weights.shown.values.subarray(row * boxes.weights.shown.columns, (row + 1) * boxes.weights.shown.columns);
 
   function leave() {
     for (const box of Object.values(boxes)) box.mark([]);
@@ -209,12 +199,36 @@ export function create(app) {
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
     const row = store.get().locked ?? spec.choice.query;
     if (!boxes.weights || row >= boxes.weights.shown.rows) return;
-    const weights = boxes.weights.shown.values.subarray(row * boxes.weights.shown.columns, (row + 1) * boxes.weights.shown.columns);
+    const weights = weightsRow(row);
     const best = weights.indexOf(Math.max(...weights));
     story.replaceChildren(html("bdi", { class: "query-name" }, spec.queries.labels[row]), " matches ", html("bdi", { class: "key-name" }, spec.keys.labels[best]),
       ` best: score ${number(boxes.scores.at(row, best), 2)}, scaled ${number(boxes.scaled.at(row, best), 2)}, weight `, html("span", { class: "number strong", "data-weight": "" }, number(weights[best])),
-      html("span", { class: "hint" }, "   Point at any number to see where it came from."));
+      html("span", { class: "hint" }, "   Point at any number to see how it is computed."));
   }
 
   return { element: body, update };
+}
+
+/** The softmax of each row; zeros where everything is masked. @param {Float32Array} scores @param {number} rows @param {number} columns */
+function softmax(scores, rows, columns) {
+  const weights = new Float32Array(rows * columns);
+  for (let i = 0; i < rows; i += 1) {
+    const row = scores.subarray(i * columns, (i + 1) * columns);
+    const max = row.reduce((a, b) => Math.max(a, b), Number.NEGATIVE_INFINITY);
+    if (max === Number.NEGATIVE_INFINITY) continue;
+    const total = row.reduce((sum, value) => sum + Math.exp(value - max), 0);
+    row.forEach((value, j) => { weights[i * columns + j] = Math.exp(value - max) / total; });
+  }
+  return weights;
+}
+
+/** @param {Float32Array} weights @param {MatrixData} values @param {number} rows */
+function weightedValues(weights, { rows: keys, columns, values }, rows) {
+  const sums = new Float32Array(rows * columns);
+  for (let i = 0; i < rows; i += 1) {
+    for (let j = 0; j < keys; j += 1) {
+      for (let c = 0; c < columns; c += 1) sums[i * columns + c] += weights[i * keys + j] * values[j * columns + c];
+    }
+  }
+  return sums;
 }

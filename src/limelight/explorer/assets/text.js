@@ -1,4 +1,4 @@
-// A text as a model read it: its tokens, and the weights of its heads as they are needed.
+// A text as a model read it: its tokens, and the weights of its heads, requested as needed.
 
 import { Matrix } from "../../views/page/assets/numbers.js";
 import { requestFrame } from "./api.js";
@@ -8,7 +8,7 @@ import { requestFrame } from "./api.js";
 /** @typedef {import("./api.js").Frame} Frame */
 /** @typedef {{ tokens: Matrix, merged: Matrix | null }} Weights */
 
-const KEPT = 64; // heads that stay, of a text whose heads come singly
+const MAX_CACHED = 64; // heads, each with its own request
 
 export class ReadText {
   /** @param {Frame} frame @param {{ model: string, text: string }} request @param {any} colours */
@@ -22,22 +22,22 @@ export class ReadText {
     this.rows = this.spec.queries.labels.length;
     this.columns = this.spec.keys.labels.length;
     /** @type {Map<string, Promise<Weights>>} */
-    this.kept = new Map();
+    this.cached = new Map();
   }
 
-  /** Whether a head can be had whole, rather than by tiles. */
+  /** Whether a head can be requested whole, rather than in tiles. */
   get whole() {
     return Math.max(this.rows, this.columns) <= 1024;
   }
 
-  /** @param {number} layer @param {number} head positions */
-  place(layer, head) {
+  /** The number of a head among those of all layers. @param {number} layer position @param {number} head position */
+  headIndex(layer, head) {
     return layer * this.spec.heads.length + head;
   }
 
-  /** The weights of a head, by positions. @param {number} layer @param {number} head @returns {Promise<Matrix>} */
+  /** The weights of a head. @param {number} layer position @param {number} head position @returns {Promise<Matrix>} */
   async matrix(layer, head) {
-    return this.arrays.weights ? this.slice(this.place(layer, head)) : (await this.requested(layer, head, false)).tokens;
+    return this.arrays.weights ? this.slice(this.headIndex(layer, head)) : (await this.requestHead(layer, head, false)).tokens;
   }
 
   /**
@@ -46,40 +46,39 @@ export class ReadText {
    * @param {number} head position
    * @param {boolean} valued
    */
-  requested(layer, head, valued) {
+  requestHead(layer, head, valued) {
     const key = `${layer}.${head} ${valued}`;
-    let weights = this.kept.get(key);
+    let weights = this.cached.get(key);
     if (!weights) {
       const numbers = { layer: this.spec.layers[layer], head: this.spec.heads[head] };
       weights = requestFrame("/api/head", { ...this.request, ...numbers, valued }).then(({ arrays }) => (
         { tokens: matrixOf(arrays.weights), merged: arrays.merged ? matrixOf(arrays.merged) : null }));
-      weights.catch(() => this.kept.delete(key)); // another try may succeed
+      weights.catch(() => this.cached.delete(key)); // another try may succeed
     }
-    this.kept.delete(key);
-    this.kept.set(key, weights);
-    if (this.kept.size > KEPT) this.kept.delete(/** @type {string} */ (this.kept.keys().next().value));
+    this.cached.delete(key);
+    this.cached.set(key, weights);
+    if (this.cached.size > MAX_CACHED) this.cached.delete(/** @type {string} */ (this.cached.keys().next().value));
     return weights;
   }
 
-  /** @param {number} place */
-  slice(place) {
+  /** The weights of a head, where those of all heads are here. @param {number} index */
+  slice(index) {
     const size = this.rows * this.columns;
     const values = /** @type {Float32Array} */ (this.arrays.weights.values);
-    return new Matrix(this.rows, this.columns, values.subarray(place * size, (place + 1) * size));
+    return new Matrix(this.rows, this.columns, values.subarray(index * size, (index + 1) * size));
   }
 
   /**
-   * One head, or the mean of several, as the shared panels take it.
-   * @param {[number, number][]} places
+   * One head, or the mean of several, in the form that the shared panels take.
+   * @param {[number, number][]} heads positions of layer and head
    * @param {{ valued: boolean, words: boolean }} state valued: weights times the length of their value; words: also by words
    * @returns {Promise<Head>}
    */
-  async head(places, { valued, words }) {
-    const requests = places.map(async ([layer, head]) => (
-      valued || words ? this.requested(layer, head, valued) : { tokens: await this.matrix(layer, head), merged: null }));
-    const heads = await Promise.all(requests);
-    const tokens = mean(heads.map((head) => head.tokens));
-    const merged = heads.flatMap((head) => head.merged ?? []);
+  async head(heads, { valued, words }) {
+    const weights = await Promise.all(heads.map(async ([layer, head]) => (
+      valued || words ? this.requestHead(layer, head, valued) : { tokens: await this.matrix(layer, head), merged: null })));
+    const tokens = mean(weights.map((each) => each.tokens));
+    const merged = weights.flatMap((each) => each.merged ?? []);
     return {
       tokens, merged: merged.length ? mean(merged) : null, sums: sums(tokens, this.spec.keys.background),
       lse: null, channels: null, links: null, map: null, tiles: [],
@@ -87,30 +86,30 @@ export class ReadText {
   }
 
   /**
-   * What some tokens give to some others in every head: summed over the keys, averaged over the queries.
+   * How much some tokens attend to some others in every head: summed over the keys, averaged over the queries.
    * @param {number[]} queries
    * @param {number[]} keys
    */
   async links(queries, keys) {
     if (!this.arrays.weights) return /** @type {Float32Array} */ ((await requestFrame("/api/link", { ...this.request, queries, keys })).arrays.weights.values);
-    return Float32Array.from({ length: this.spec.layers.length * this.spec.heads.length }, (_, place) => {
-      const matrix = this.slice(place);
+    return Float32Array.from({ length: this.spec.layers.length * this.spec.heads.length }, (_, index) => {
+      const matrix = this.slice(index);
       return queries.reduce((total, i) => total + keys.reduce((sum, j) => sum + matrix.at(i, j), 0), 0) / queries.length;
     });
   }
 
-  /** A small picture of a head: its weights, or its map. @param {number} place */
-  thumb(place) {
+  /** A head as a small matrix: its weights, or its map. @param {number} index */
+  thumb(index) {
     const { thumbs } = this.arrays;
-    if (!thumbs) return this.slice(place);
+    if (!thumbs) return this.slice(index);
     const [, , rows, columns] = thumbs.shape;
-    const values = /** @type {Float32Array} */ (thumbs.values).subarray(place * rows * columns, (place + 1) * rows * columns);
+    const values = /** @type {Float32Array} */ (thumbs.values).subarray(index * rows * columns, (index + 1) * rows * columns);
     return new Matrix(rows, columns, values);
   }
 
-  /** The share of a head's weight that goes to a kind of place. @param {number} place @param {number} pattern */
-  pattern(place, pattern) {
-    return this.arrays.patterns.values[place * this.spec.patterns.length + pattern];
+  /** The share of a head's weight that follows a pattern. @param {number} index @param {number} pattern */
+  pattern(index, pattern) {
+    return this.arrays.patterns.values[index * this.spec.patterns.length + pattern];
   }
 }
 
@@ -127,7 +126,7 @@ function mean(matrices) {
   return new Matrix(matrices[0].rows, matrices[0].columns, values);
 }
 
-/** What each row gives in all, and what of it to background tokens. @param {Matrix} matrix @param {number[]} background */
+/** The sum of each row, and the part of it on background tokens. @param {Matrix} matrix @param {number[]} background */
 function sums(matrix, background) {
   const totals = new Float32Array(2 * matrix.rows);
   for (let i = 0; i < matrix.rows; i += 1) {

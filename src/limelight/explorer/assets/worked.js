@@ -1,4 +1,4 @@
-// The worked example of the documents, to edit cell by cell, with the audit of its print beside it.
+// The worked example, to edit cell by cell, and the audit of its printed numbers.
 
 import { html, number } from "../../views/page/assets/dom.js";
 import { requestJson } from "./api.js";
@@ -10,33 +10,33 @@ const NAMES = { x: "X", w_query: "W_Q", w_key: "W_K", w_value: "W_V" };
 export function createWorked(app) {
   const inputs = html("div", { class: "matrices" });
   const results = html("div", { class: "matrices" });
-  const slips = html("div", { class: "slips", "aria-live": "polite" });
-  const reset = html("button", { type: "button", class: "chip", click: () => { edited = {}; load(true); } }, "As printed");
+  const mismatchList = html("div", { class: "mismatches", "aria-live": "polite" });
+  const reset = html("button", { type: "button", class: "chip", click: () => { edited = {}; load(true); } }, "Reset");
   const element = html("section", { class: "card worked" },
     html("div", { class: "card-head" }, html("h3", {}, "A worked example: “I love apple phones”"), html("p", {}, "change any number and follow it through"), reset),
-    inputs, results, slips);
+    inputs, results, mismatchList);
   /** @type {Record<string, number[][]>} */
   let edited = {};
-  let opened = false;
-  let later = 0;
-  let turn = 0;
+  let loaded = false;
+  let timer = 0;
+  let newest = 0; // id of the newest request
 
-  async function load(/** @type {boolean} */ fresh) {
-    turn += 1;
-    const mine = turn;
+  async function load(/** @type {boolean} */ rebuildInputs) {
+    newest += 1;
+    const id = newest;
     try {
-      const found = await requestJson("/api/worked", edited);
-      if (mine !== turn) return;
-      if (fresh) inputs.replaceChildren(...Object.keys(NAMES).map((name) => table(NAMES[name], name === "x" ? found.tokens : [], found.tables[name], (i, j, value) => change(name, found.tables[name], i, j, value))));
-      results.replaceChildren(...found.steps.filter((/** @type {any} */ step) => !(step.name in NAMES)).map((/** @type {any} */ step) => {
-        const wrong = new Set(found.mismatches.filter((/** @type {any} */ slip) => slip.step === step.name).map((/** @type {any} */ slip) => `${slip.token} ${slip.column}`));
-        return result(step, found.tokens, wrong);
+      const { tokens, tables, steps, mismatches } = await requestJson("/api/worked", edited);
+      if (id !== newest) return;
+      if (rebuildInputs) inputs.replaceChildren(...Object.keys(NAMES).map((name) => inputTable(NAMES[name], name === "x" ? tokens : [], tables[name], (i, j, value) => change(name, tables[name], i, j, value))));
+      results.replaceChildren(...steps.filter((/** @type {any} */ step) => !(step.name in NAMES)).map((/** @type {any} */ step) => {
+        const wrong = new Set(mismatches.filter((/** @type {any} */ mismatch) => mismatch.step === step.name).map((/** @type {any} */ mismatch) => `${mismatch.token} ${mismatch.column}`));
+        return resultTable(step, tokens, wrong);
       }));
-      slips.replaceChildren(html("p", { class: "hint" }, found.mismatches.length
-        ? `${found.mismatches.length} numbers printed in the document do not follow from X, the matrices and what is printed before them:`
-        : "Every printed number follows."),
-      html("ul", {}, ...found.mismatches.map((/** @type {any} */ slip) => html("li", {}, slip.text))));
-      element.dataset.drawn = String(mine);
+      mismatchList.replaceChildren(html("p", { class: "hint" }, mismatches.length
+        ? `${mismatches.length} numbers printed in the document do not follow from X, the matrices and the numbers printed before them:`
+        : "Every printed number follows from those before it."),
+      html("ul", {}, ...mismatches.map((/** @type {any} */ mismatch) => html("li", {}, mismatch.text))));
+      element.dataset.drawn = String(id);
     } catch (error) {
       app.fail(error);
     }
@@ -46,15 +46,15 @@ export function createWorked(app) {
   function change(name, rows, i, j, value) {
     edited[name] ??= rows.map((row) => [...row]);
     edited[name][i][j] = value;
-    clearTimeout(later);
-    later = setTimeout(() => load(false), 120);
+    clearTimeout(timer);
+    timer = setTimeout(() => load(false), 120);
   }
 
-  return { element, open: () => { if (!opened) { opened = true; load(true); } } };
+  return { element, open: () => { if (!loaded) { loaded = true; load(true); } } };
 }
 
 /** @param {string} name @param {string[]} labels @param {number[][]} rows @param {(i: number, j: number, value: number) => void} change */
-function table(name, labels, rows, change) {
+function inputTable(name, labels, rows, change) {
   return html("figure", { class: "matrix-box" }, html("figcaption", {}, html("h4", {}, name)),
     html("table", { class: "edit" }, html("tbody", {}, ...rows.map((row, i) => html("tr", {},
       labels.length ? html("th", { scope: "row" }, labels[i]) : "",
@@ -68,14 +68,14 @@ function table(name, labels, rows, change) {
 }
 
 /** @param {any} step @param {string[]} tokens @param {Set<string>} wrong */
-function result(step, tokens, wrong) {
+function resultTable(step, tokens, wrong) {
   return html("figure", { class: "matrix-box", "data-step": step.name }, html("figcaption", {}, html("h4", {}, step.name), html("p", { class: "formula" }, step.formula)),
     html("table", { class: "edit" },
       html("thead", {}, html("tr", {}, html("th", {}), ...step.columns.map((/** @type {string} */ column) => html("th", { scope: "col" }, column)))),
       html("tbody", {}, ...step.table.map((/** @type {number[]} */ row, /** @type {number} */ i) => html("tr", {}, html("th", { scope: "row" }, tokens[i]),
         ...row.map((value, j) => {
           const column = ["scores", "weights", "scaled"].includes(step.name) ? step.columns[j] : String(j + 1);
-          const slip = wrong.has(`${tokens[i]} ${column}`);
-          return html("td", { class: `number${slip ? " slip" : ""}`, title: slip ? "the document prints another number" : null }, number(value, 3));
+          const mismatch = wrong.has(`${tokens[i]} ${column}`);
+          return html("td", { class: `number${mismatch ? " mismatch" : ""}`, title: mismatch ? "the document prints a different number" : null }, number(value, 3));
         }))))));
 }
