@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
@@ -74,6 +75,20 @@ def test_links_of_a_word_are_summed_over_hundreds_of_occurrences(server: Server)
     sums = parse_frame(server.post("api/tokens", **head, tokens=tokens).content)[1]
     torch.testing.assert_close(sums["from"], weights[3, 1][:, tokens].sum(1), rtol=0, atol=1e-4)
     torch.testing.assert_close(sums["to"], weights[3, 1][tokens].sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_candidates_for_the_next_token_have_their_own_text_and_a_visible_label(
+    server: Server,
+) -> None:
+    response = server.post("api/generate", model="smollm2", text="one\ntwo\nthree", max_tokens=1)
+    events = [
+        json.loads(event.removeprefix("data: ")) for event in response.text.split("\n\n")[:-1]
+    ]
+    tokenizer = ll.load("smollm2").tokens
+    assert tokenizer is not None
+    candidates = events[1]["candidates"]
+    assert [c["text"] for c in candidates] == [tokenizer.decode([c["id"]]) for c in candidates]
+    assert "↵" in [c["label"] for c in candidates if c["text"] == "\n"]
 
 
 @pytest.mark.parametrize(

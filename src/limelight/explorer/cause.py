@@ -12,10 +12,10 @@ from torch.nn.functional import cosine_similarity, kl_div
 from limelight.errors import OptionError, UnavailableError
 from limelight.explorer.pausing import pausing
 from limelight.explorer.schemas import LinkToCut
+from limelight.explorer.token_labels import token_label
 from limelight.explorer.worker import Job
 from limelight.insight.ablation import Head
 from limelight.insight.cutting import cutting
-from limelight.labels import visible
 from limelight.models.decoder import Decoder
 from limelight.models.encoder import Encoder
 from limelight.models.loading.pretrained import Model
@@ -83,13 +83,13 @@ def cut(
         "measure": runs.measure,
         "tokens": (1 - cosine_similarity(before, after, dim=-1)).clamp(min=0).tolist(),
     }
-    if isinstance(model, Decoder):
+    if isinstance(model, Decoder) and model.tokens is not None:
         old, new = (model.logits(hidden[-1]).float().log_softmax(-1) for hidden in (before, after))
         ids = list(dict.fromkeys([*old.topk(CANDIDATES).indices.tolist(),
                                   *new.topk(CANDIDATES).indices.tolist()]))  # fmt: skip
         changes["kl"] = _kl(old, new)
         changes["next"] = [
-            {"text": _token_label(model, token), "before": float(old[token].exp()),
+            {"text": token_label(model.tokens, token), "before": float(old[token].exp()),
              "after": float(new[token].exp())}
             for token in ids
         ]  # fmt: skip
@@ -147,8 +147,3 @@ def _all_heads(recording: Recording) -> list[Head]:
 
 def _kl(before: Tensor, after: Tensor) -> float:
     return max(0.0, float(kl_div(after, before, reduction="sum", log_target=True)))
-
-
-def _token_label(model: Decoder, token: int) -> str:
-    assert model.tokens is not None
-    return visible(model.tokens.decode([token])) or visible(model.tokens.piece(token))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from limelight.errors import OptionError
 from limelight.explorer.schemas import MAX_TOKENS
+from limelight.explorer.token_labels import token_label
 from limelight.explorer.worker import Job
-from limelight.labels import visible
 from limelight.models.decoder import Decoder
 from limelight.models.generation.batch import generation_batch, tokens_left
 from limelight.models.generation.sampling import Sampling, generators
@@ -41,7 +41,7 @@ def continuation(
     """
     model, tokenizer, ids = _checked(model, prompt, after)
     limit = tokens_left(model, ids, max_tokens)
-    job.report({"prompt": [visible(tokenizer.decode([token])) for token in ids]})
+    job.report({"prompt": [token_label(tokenizer, token) for token in ids]})
     sampling, rngs = Sampling(temperature=temperature), generators(seed, [ids])
     new_ids: list[int] = []
     batch = generation_batch(model, [ids], max_tokens)
@@ -86,15 +86,18 @@ def _token_report(
     """A new token after the tokens `before` it, and the likeliest tokens by the logits `v`."""
     probabilities = logits.float().softmax(-1)
     best, candidates = probabilities.topk(CANDIDATES)
-    # Decoded with what precedes it: a tokenizer may drop the space of a first token.
-    text = tokenizer.decode([*before, token])[len(tokenizer.decode(before)) :]
+    text_before = tokenizer.decode(before)
+
+    def describe(token: int) -> dict[str, Any]:
+        # Decoded with what precedes it: a tokenizer may drop the space of a first token.
+        text = tokenizer.decode([*before, token])[len(text_before) :]
+        return {"id": token, "text": text, "label": token_label(tokenizer, token)}
+
     return {
-        "id": token,
-        "text": text,
-        "label": visible(tokenizer.decode([token])) or visible(tokenizer.piece(token)),
+        **describe(token),
         "probability": float(probabilities[token]),
         "candidates": [
-            {"id": candidate, "text": visible(tokenizer.decode([candidate])) or "∅", "p": p}
+            {**describe(candidate), "p": p}
             for candidate, p in zip(candidates.tolist(), best.tolist(), strict=True)
         ],
     }

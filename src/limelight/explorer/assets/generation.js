@@ -11,7 +11,7 @@ import { bar } from "./bars.js";
  * @property {string} text
  * @property {string} label
  * @property {number} probability
- * @property {{ id: number, text: string, p: number }[]} candidates
+ * @property {{ id: number, text: string, label: string, p: number }[]} candidates
  * @property {{ mean: number[], heads: [number, number, number, number][] }} attended
  */
 
@@ -107,18 +107,16 @@ export function create(app) {
       }));
     adopt.hidden = restart.hidden = newTokens.length === 0;
     candidates.replaceChildren(...(current?.candidates ?? []).map((candidate) => html("button", {
-      type: "button", class: "candidate", "aria-pressed": String(candidate.id === current?.id), "aria-label": `${candidate.text} ${number(candidate.p)}: continue from it`,
+      type: "button", class: "candidate", "aria-pressed": String(candidate.id === current?.id), "aria-label": `${candidate.label} ${number(candidate.p)}: continue from it`,
       click: () => branch(candidate),
-    }, html("span", { class: "candidate-name" }, shorten(candidate.text, 24)), bar(candidate.p), html("span", { class: "number" }, number(candidate.p)))));
+    }, html("span", { class: "candidate-name" }, shorten(candidate.label, 24)), bar(candidate.p), html("span", { class: "number" }, number(candidate.p)))));
     attention.replaceChildren(...attended(current));
   }
 
   /** Replaces the chosen token by another candidate and continues from it. @param {NewToken["candidates"][number]} candidate */
-  function branch({ id, text: label, p }) {
+  function branch({ p, ...candidate }) {
     const replaced = newTokens[chosen ?? 0];
-    // some tokenizers drop the leading space of a token that is decoded alone
-    const spaced = replaced.text.startsWith(" ") && !label.startsWith(" ") ? ` ${label}` : label;
-    newTokens = [...newTokens.slice(0, chosen ?? 0), { ...replaced, id, text: spaced, label, probability: p }];
+    newTokens = [...newTokens.slice(0, chosen ?? 0), { ...replaced, ...candidate, probability: p }];
     chosen = newTokens.length - 1;
     draw();
     generate(newTokens.map((token) => token.id));
