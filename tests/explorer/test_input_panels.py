@@ -105,6 +105,19 @@ def test_a_decoder_continues_a_text_also_from_another_candidate(open_page: OpenP
     assert page.locator(".generation .small-table tr").count() > 3
 
 
+def test_the_input_fields_follow_the_generation_panel(open_page: OpenPage) -> None:
+    page = open_page("#panel=generation&text=The+capital+of+France+is")
+    page.get_by_role("button", name="Use smollm2").click()
+    page.get_by_role("button", name="Continue").and_(page.locator(":enabled")).click()
+    page.locator(".generation[data-drawn='24']").wait_for()
+    assert page.locator("select.models").input_value() == "smollm2"
+    page.get_by_role("button", name="Look at the whole text").click()
+    wait_drawn(page, "attention")
+    text = page.locator("textarea.type").first.input_value()
+    assert text.startswith("The capital of France is Paris")
+    assert page.locator(".sentence .token").count() == len(ll.look(text, model="smollm2").tokens)
+
+
 def test_a_picture_is_read_by_a_vision_model(browser: Browser, tmp_path: Path) -> None:
     from PIL import Image
     from transformers import ViTConfig, ViTModel

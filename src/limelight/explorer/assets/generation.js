@@ -21,7 +21,7 @@ export function create(app) {
   const go = html("button", { type: "button", class: "chip strong-chip", click: () => generate(newTokens.map(({ id }) => id)) }, "Continue");
   const stop = html("button", { type: "button", class: "chip", hidden: true, click: () => running.abort() }, "Stop");
   const restart = html("button", { type: "button", class: "chip", click: () => { running.abort(); newTokens = []; chosen = null; draw(); } }, "Start over");
-  const adopt = html("button", { type: "button", class: "chip", title: "Show prompt and continuation as one text in every panel", click: () => app.read({ text: store.get().text + newTokens.map(({ text }) => text).join(""), panel: "attention" }) }, "Look at the whole text");
+  const adopt = html("button", { type: "button", class: "chip", title: "Show prompt and continuation as one text in every panel", click: () => app.open({ text: store.get().text + newTokens.map(({ text }) => text).join(""), panel: "attention" }) }, "Look at the whole text");
   const temperature = /** @type {HTMLInputElement} */ (html("input", { type: "range", min: 0, max: 1.5, step: 0.1, value: 0, id: "generation-temperature", input: () => { shownTemperature.textContent = number(Number(temperature.value), 1); } }));
   const shownTemperature = html("output", { for: "generation-temperature", class: "number" }, "0.0");
   const text = html("div", { class: "sentence written", "aria-label": "Prompt and continuation", "aria-live": "polite" });
@@ -53,7 +53,7 @@ export function create(app) {
     if (!decoder) {
       const others = app.config.models.filter((/** @type {string} */ name) => name !== state.model);
       note.replaceChildren(`${state.model} does not generate text. `, ...others.map((/** @type {string} */ name) => html("button", {
-        type: "button", class: "chip", click: () => app.read({ model: name }),
+        type: "button", class: "chip", click: () => app.open({ model: name }),
       }, `Use ${name}`)));
     }
     const key = `${state.model} ${state.text}`;

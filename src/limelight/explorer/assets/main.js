@@ -24,7 +24,8 @@ import { createTyping } from "./typing.js";
  * @property {(message: string) => void} say
  * @property {(error: unknown) => void} fail
  * @property {() => boolean} reading whether a text is being read
- * @property {(change: Partial<import("./state.js").PageState>, picture?: import("./typing.js").Pixels) => void} read reads a text or a picture, and shows it
+ * @property {(change: Partial<import("./state.js").PageState>, picture?: import("./typing.js").Pixels) => void} read reads what the input fields hold
+ * @property {(change: Partial<import("./state.js").PageState>) => Promise<void>} open writes a text or a model into the input fields, and reads it
  *
  * @typedef {object} Panel
  * @property {HTMLElement} element
@@ -46,7 +47,7 @@ async function boot() {
   const app = {
     store, config, text: null, roles: new Map(), palette, scheme,
     say: (words) => { message.textContent = words; },
-    fail, reading: () => root.hasAttribute("aria-busy"), read: (change, picture) => reader.read(change, picture),
+    fail, reading: () => root.hasAttribute("aria-busy"), read: (change, picture) => reader.read(change, picture), open: openText,
   };
   const typing = createTyping(app);
   const tabs = createTabs(app);
@@ -76,6 +77,12 @@ async function boot() {
     notice.dataset.panel = store.get().panel;
     notice.textContent = error instanceof ApiError ? error.message : `Something went wrong on the page: ${error}`;
     if (!(error instanceof ApiError)) console.error(error);
+  }
+
+  /** @param {Partial<import("./state.js").PageState>} change */
+  function openText(change) {
+    typing.write(change.text ?? typing.text, change.model ?? store.get().model);
+    return reader.read(change);
   }
 
   let userChange = true; // whether the user, rather than a new text, changes the selection
@@ -148,13 +155,12 @@ async function boot() {
   if (unknownModel) delete fromHash.model;
   if (fromHash.panel && !(fromHash.panel in PANELS)) delete fromHash.panel;
   const first = { model: config.models[0], text: config.examples[0].text, ...(config.recording ?? {}), ...fromHash };
-  typing.write(first.text, first.model);
   tabs.show({ ...store.get(), ...first });
-  await reader.read(first);
+  await openText(first);
   if (unknownModel && app.text) fail(new ApiError(422, `The link is for the model ${unknownModel}, which this server does not have. Shown with ${first.model} instead.`));
   window.addEventListener("hashchange", () => {
     const next = parseHash(location.hash);
-    if (next.text && next.text !== store.get().text) { typing.write(next.text, next.model ?? store.get().model); reader.read(next); }
+    if (next.text && next.text !== store.get().text) openText(next);
   });
   offerTour(app);
 }

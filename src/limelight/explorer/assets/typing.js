@@ -28,7 +28,7 @@ export function createTyping(app) {
     html("span", { class: "hint" }, "Try"),
     ...config.examples.map((/** @type {any} */ example) => html("button", {
       type: "button", class: "chip", title: example.about,
-      click: () => { pinned = false; write(example.text, model.value); app.read({ model: model.value, text: example.text, other: example.other }); },
+      click: () => { pinned = false; app.open({ model: model.value, text: example.text, other: example.other }); },
     }, example.name)));
   const file = /** @type {HTMLInputElement} */ (html("input", {
     type: "file", accept: "text/*,image/*,.md,.txt,.py,.json", class: "file", id: "file", "aria-label": "Open a text, or a picture for a vision model",
@@ -90,6 +90,7 @@ export function createTyping(app) {
 
   return {
     element, model: html("label", { class: "model-choice" }, html("span", { class: "hint" }, "Model"), model), write,
+    get text() { return area.value; },
     /** Whether the user has chosen a head, which then stays while they type. */
     get pinned() { return pinned; },
     pin: () => { pinned = true; },
