@@ -35,6 +35,13 @@ export function create(app) {
   let newestUpdate = 0;
   let newestDraw = 0;
 
+  /** Makes the field as tall as its text. */
+  function fit() {
+    other.style.height = "auto";
+    other.style.height = `${other.scrollHeight + 2}px`;
+  }
+  window.addEventListener("resize", fit);
+
   function choose() {
     secondHead = [layer.selectedIndex, head.selectedIndex];
     draw().catch(app.fail);
@@ -45,7 +52,7 @@ export function create(app) {
     const first = app.text;
     if (!first) return;
     const request = { model: state.otherModel || state.model, text: state.other || counterpart(state) };
-    if (document.activeElement !== other) { other.value = request.text; other.style.height = "auto"; other.style.height = `${other.scrollHeight + 2}px`; }
+    if (document.activeElement !== other) { other.value = request.text; fit(); }
     model.value = request.model;
     const key = JSON.stringify(request);
     newestUpdate += 1; // supersedes a pending request
