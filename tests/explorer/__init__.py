@@ -1,1 +1,1 @@
-"""A package, so that its conftest is told from those of its neighbours."""
+"""A package, so that its conftest is distinct from those of its neighbours."""

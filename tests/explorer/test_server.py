@@ -140,7 +140,7 @@ def test_control_characters_emoji_and_markup_are_read_as_text(server: Server, te
 
 
 @pytest.mark.parametrize(
-    ("path", "place", "message"),
+    ("path", "arguments", "message"),
     [
         ("api/head", {"layer": 6, "head": 0}, "layer"),
         ("api/tile", {"layer": 0, "head": 0, "top": 9, "left": 0, "size": 8}, "found 9, 0"),
@@ -149,9 +149,9 @@ def test_control_characters_emoji_and_markup_are_read_as_text(server: Server, te
     ],
 )
 def test_a_head_or_a_token_that_does_not_exist_gets_a_readable_error(
-    server: Server, path: str, place: dict[str, Any], message: str
+    server: Server, path: str, arguments: dict[str, Any], message: str
 ) -> None:
-    response = server.post(path, model="minilm", text="a", **place)
+    response = server.post(path, model="minilm", text="a", **arguments)
     assert response.status_code == 422
     assert message in response.json()["error"]
 

@@ -24,7 +24,7 @@ _EXACT_SUMS = 64
 _CELLS = 1 << 22
 """Weights that are computed at a time."""
 _NEAR = 3
-"""Tokens of distance up to which a link says little about a long text."""
+"""Tokens between query and key up to which a link says little about a long text."""
 
 
 def overview_frame(recording: Recording, layer: int, head: int) -> bytes:

@@ -127,7 +127,7 @@ export function create(app) {
    * @param {ReadText} text
    * @param {any} weights
    * @param {number} row
-   * @param {[number, number]} place positions of layer and head
+   * @param {[number, number]} head positions of layer and head
    * @param {(token: number) => void} select
    */
   function drawSide(section, title, { spec }, weights, row, [layerAt, headAt], select) {

@@ -271,7 +271,7 @@ export function create(app) {
 
   function showTip() {
     const { spec } = /** @type {import("./text.js").ReadText} */ (app.text);
-    if (!pointed) { tip.replaceChildren(html("span", { class: "hint" }, "Point at the map. Zoomed out, bars show the entropy of each row, on the left, and the attention that each column receives, on top.")); return; }
+    if (!pointed) { tip.replaceChildren(html("span", { class: "hint" }, "Point at the map. Bars: entropy of each row (left), attention received by each column (top).")); return; }
     const exact = tiles.weight(pointed.row, pointed.column);
     const { shape, values } = overview.arrays.max;
     const cell = values[Math.floor((pointed.row * shape[0]) / count()) * shape[1] + Math.floor((pointed.column * shape[1]) / count())];

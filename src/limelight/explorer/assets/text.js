@@ -61,7 +61,7 @@ export class ReadText {
     return weights;
   }
 
-  /** The weights of a head, where those of all heads are here. @param {number} index */
+  /** The weights of a head, if those of all heads were sent. @param {number} index */
   slice(index) {
     const size = this.rows * this.columns;
     const values = /** @type {Float32Array} */ (this.arrays.weights.values);
