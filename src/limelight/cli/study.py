@@ -26,7 +26,7 @@ def study(
     for them, "does not" if none is, and "holds partly" otherwise.
     """
     from limelight.errors import FileError, OptionError
-    from limelight.insight.studies.registry import STUDIES
+    from limelight.insight.studies.registry import STUDIES, check_study
 
     if list_:
         width = max(map(len, STUDIES))
@@ -36,8 +36,7 @@ def study(
     if not chosen:
         raise OptionError("expected the name of a study or --all, found neither; --list lists them")
     for name in chosen:
-        if name not in STUDIES:
-            raise OptionError(f"there is no study {name!r}: there are {', '.join(STUDIES)}")
+        check_study(name)
     if to is not None:
         try:
             to.mkdir(parents=True, exist_ok=True)

@@ -249,8 +249,8 @@ def cause(
 
 def _measure(clean: CleanRun, controls: int, seed: int) -> dict[str, Any]:
     """The effects and the gradient: the fields of `Cause` that take runs of the model."""
-    n, l, h = len(clean.runner.inputs), len(clean.layers), clean.layers[0].extent.h
-    keys, layers, heads = torch.arange(n), torch.arange(l), torch.arange(h)
+    n, h = len(clean.runner.inputs), clean.layers[0].extent.h
+    keys, layers, heads = torch.arange(n), torch.arange(len(clean.layers)), torch.arange(h)
     by_head = Cuts.of(layers[:, None, None], heads[:, None], clean.place, keys)
     by_layer = Cuts.of(layers[:, None], ALL, clean.place, keys)
     everywhere = Cuts.of(torch.tensor(ALL), ALL, clean.place, keys)
@@ -259,14 +259,14 @@ def _measure(clean: CleanRun, controls: int, seed: int) -> dict[str, Any]:
     head_rows = Cuts.of(layers[:, None], heads, clean.place, torch.tensor(0))
     all_rows = Cuts.of(torch.tensor(ALL), ALL, clean.place, torch.tensor([0]))
     return {
-        "forbid": clean.cut(by_head, "forbid", "cutting links").view(l, h, n),
-        "zero": clean.cut(by_head, "zero", "zeroing links").view(l, h, n),
-        "layer_forbid": clean.cut(by_layer, "forbid", "layer by layer").view(l, n),
-        "layer_zero": clean.cut(by_layer, "zero", "layer by layer").view(l, n),
+        "forbid": clean.cut(by_head, "forbid", "cutting links").view(-1, h, n),
+        "zero": clean.cut(by_head, "zero", "zeroing links").view(-1, h, n),
+        "layer_forbid": clean.cut(by_layer, "forbid", "layer by layer").view(-1, n),
+        "layer_zero": clean.cut(by_layer, "zero", "layer by layer").view(-1, n),
         "everywhere_forbid": clean.cut(everywhere, "forbid", "everywhere"),
         "everywhere_zero": clean.cut(everywhere, "zero", "everywhere"),
         "occluded": clean.cut(from_all, "forbid", "hiding"),
-        "uniform": clean.uniform(head_rows, "equal weights").view(l, h),
+        "uniform": clean.uniform(head_rows, "equal weights").view(-1, h),
         "uniform_everywhere": float(clean.uniform(all_rows, "equal weights").change[0]),
         "control": clean.cut(random_cuts, "forbid", "random links"),
         "control_links": random_links,

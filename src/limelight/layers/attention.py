@@ -263,7 +263,7 @@ class Attention(nn.Module):
             raise OptionError(f"heads_see must be 'all' or 'slice', found {self.heads_see!r}")
         if self.heads_see == "slice":
             if self.kv_heads != self.heads or self.value_rank is not None:
-                raise OptionError("heads_see='slice' goes without kv_heads and value_rank")
+                raise OptionError("heads_see='slice' does not work with kv_heads or value_rank")
             _head_size(self.width, self.heads)
 
     def extra_repr(self) -> str:

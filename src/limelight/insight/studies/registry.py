@@ -14,7 +14,7 @@ STUDIES = {
     "scaling": "dot products grow with the size of a head; 1/√d keeps softmax alive",
     "geometry": "a score measures how parallel query and key are",
     "roles": "one matrix for both roles makes scores symmetric and tokens look at themselves",
-    "value": "a separate W_v lets a token be found by one thing and give another",
+    "value": "a separate W_v lets a token be found by one property and contribute another",
     "order": "attention alone does not know the order of tokens",
     "reach": "recurrence forgets over distance, attention does not",
     "parallel": "attention takes all tokens at once, recurrence one after another",
@@ -39,8 +39,13 @@ def study(name: str, *, seed: int = 0) -> Study:
     'holds'
     """
     check_whole("seed", seed, 0, (1 << 63) - 1)
+    check_study(name)
+    return importlib.import_module(f"limelight.insight.studies.{name}").run(seed)
+
+
+def check_study(name: str) -> None:
+    """Raise OptionError unless `name` is one of `STUDIES`."""
     if name not in STUDIES:
-        near = difflib.get_close_matches(str(name)[:40], STUDIES, 1)
+        near = difflib.get_close_matches(name[:40], STUDIES, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(STUDIES)}"
         raise OptionError(f"there is no study {name!r}: {hint}")
-    return importlib.import_module(f"limelight.insight.studies.{name}").run(seed)

@@ -1,4 +1,4 @@
-"""What a separate W_v is for: a token is found by one thing and gives another."""
+"""What a separate W_v is for: a token is found by one property and contributes another."""
 
 from __future__ import annotations
 
