@@ -17,8 +17,8 @@ from limelight.ops.masks.mask import Mask, as_mask, mask_from_json
 from limelight.ops.masks.region import Extent
 
 
-def rows(mask: object, i: int, j: int | None = None, b: int = 1, h: int = 1) -> list[str]:
-    dense = mask.dense(i, j, b=b, h=h)  # type: ignore[attr-defined]
+def rows(mask: Mask, i: int, j: int | None = None, b: int = 1, h: int = 1) -> list[str]:
+    dense = mask.dense(i, j, b=b, h=h)
     return ["".join(".x"[int(x)] for x in row) for row in dense[-1, -1].tolist()]
 
 
@@ -254,7 +254,7 @@ def test_a_large_mask_draws_itself_pooled() -> None:
 )
 def test_a_wrong_option_is_named(make: object, words: str, untyped: None) -> None:
     with pytest.raises(OptionError, match=words):
-        make()  # type: ignore[operator]
+        make()
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_wrong_option_is_named(make: object, words: str, untyped: None) -> Non
 def test_a_mask_that_does_not_fit_is_refused(mask: object, words: str) -> None:
     q, k = torch.randn(2, 4, 4, 8), torch.randn(2, 4, 6, 8)
     with pytest.raises(ShapeError, match=words):
-        ll.attend(q, k, k, mask=mask())  # type: ignore[operator]
+        ll.attend(q, k, k, mask=mask())
 
 
 @pytest.mark.parametrize(

@@ -29,16 +29,16 @@ def tensors(
     torch.manual_seed(b * 7 + i + j + d)
     return tuple(
         torch.randn(shape).to(dtype) for shape in ((b, h, i, d), (b, g, j, d), (b, g, j, e))
-    )  # type: ignore[return-value]
+    )
 
 
 def agree(q: Tensor, k: Tensor, v: Tensor, **options: object) -> None:
     """Output and log-sum-exp of the kernels are those of the reference in float64."""
-    problem = check_problem(q, k, v, **options)  # type: ignore[arg-type]
+    problem = check_problem(q, k, v, **options)
     wide = dict(options)
     if isinstance(options.get("bias"), Tensor):
-        wide["bias"] = options["bias"].double()  # type: ignore[union-attr]
-    exact = check_problem(q.double(), k.double(), v.double(), **wide)  # type: ignore[arg-type]
+        wide["bias"] = options["bias"].double()
+    exact = check_problem(q.double(), k.double(), v.double(), **wide)
     out, lse = native.attend(problem)
     expected, expected_lse = reference.attend(exact)
     tolerance = TOLERANCES[q.dtype]
@@ -105,7 +105,7 @@ def test_every_option_agrees_with_the_reference(
     if bias == "alibi":
         options = {**options, "bias": ll.alibi(4)}
     elif bias is not None:
-        options = {**options, "bias": torch.randn(bias).to(dtype)}  # type: ignore[arg-type]
+        options = {**options, "bias": torch.randn(bias).to(dtype)}
     agree(*tensors(dtype=dtype), mask=ll.causal(), **options)
 
 
@@ -165,7 +165,7 @@ def test_strides_beyond_31_bits(queries: int) -> None:
         assert torch.equal(found, expected)
         found.sum().backward()
         expected.sum().backward()
-        assert torch.equal(leaf.grad, near.grad)  # type: ignore[arg-type]
+        assert torch.equal(leaf.grad, near.grad)
 
 
 def test_the_output_has_the_layout_of_the_query() -> None:
@@ -388,7 +388,7 @@ def test_vmap_and_other_transforms_of_torch_func_agree_with_plain_calls() -> Non
     grads = torch.vmap(torch.func.grad(lambda y: call(y).sum()))(x)
     leaf = x[0].clone().requires_grad_()
     call(leaf).sum().backward()
-    assert torch.allclose(grads[0], leaf.grad, atol=1e-5)  # type: ignore[arg-type]
+    assert torch.allclose(grads[0], leaf.grad, atol=1e-5)
     same = x[:1].expand(5, 1, 2, 9, 16)
     drops = torch.vmap(lambda y: ll.attend(y, y, y, dropout=0.5), randomness="different")(same)
     assert not torch.equal(drops[0], drops[1])

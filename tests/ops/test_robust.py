@@ -24,7 +24,7 @@ def run(script: str, **options: object) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=300,
-        **options,  # type: ignore[call-overload]
+        **options,
     )
 
 
