@@ -87,6 +87,13 @@ def test_a_document_is_read_layer_by_layer_and_searched_in_all_heads(open_page: 
     assert chip.locator(".number").inner_text() == decimals(weight)
 
 
+def test_the_excerpt_numbers_its_first_and_last_token(open_page: OpenPage) -> None:
+    page = open_page("#panel=long&text=The+bank+was+closed.")
+    wait_drawn(page, "long")
+    last = len(ll.look("The bank was closed.").tokens) - 1
+    assert page.locator(".text-beside .hint").inner_text().strip() == f"tokens 0–{last}"
+
+
 def test_a_decoder_continues_a_text_also_from_another_candidate(open_page: OpenPage) -> None:
     page = open_page("#panel=generation&model=smollm2&text=The+capital+of+France+is")
     page.get_by_role("button", name="Continue").click()

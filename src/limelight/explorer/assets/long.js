@@ -263,7 +263,7 @@ export function create(app) {
     const apart = column !== null && Math.abs(column - row) > 140;
     excerpt.replaceChildren(
       ...(apart && column !== null && column < row ? [html("p", {}, `… `, ...piece(column - 40, column + 40), " …")] : []),
-      html("p", {}, html("span", { class: "hint" }, `tokens ${Math.max(0, row - 140).toLocaleString("en")}–${Math.min(count(), row + 140).toLocaleString("en")}  `), ...piece(row - 140, row + 140)),
+      html("p", {}, html("span", { class: "hint" }, `tokens ${Math.max(0, row - 140).toLocaleString("en")}–${(Math.min(count(), row + 140) - 1).toLocaleString("en")}  `), ...piece(row - 140, row + 140)),
       ...(apart && column !== null && column > row ? [html("p", {}, `… `, ...piece(column - 40, column + 40), " …")] : []));
     const marked = excerpt.querySelector("mark.query");
     if (marked) excerpt.scrollTop += marked.getBoundingClientRect().top - excerpt.getBoundingClientRect().top - excerpt.clientHeight / 2;
